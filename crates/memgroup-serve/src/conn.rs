@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - I1. There are never more connections than allowed. A new one takes the place of a client that has shown no right, the oldest first; then of one
-//!   whose request is not there yet, or not all of it; then of one that does not read its answer. If there is none, the new one is refused.
+//!   that has not sent its request, or not all of it; then of one that does not read its answer. If there is none, the new one is refused.
 //! - I2. Every state but `Answering` has a deadline. The one of `Reading` is the handler's.
 
 use std::collections::BTreeMap;
@@ -23,6 +23,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::Times;
+
+/// Time in which a connection is not cut for another: a client sends its request soon after it has connected.
+const GRACE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -149,11 +152,26 @@ impl Conns {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection, and cuts another if there are `most`. `None` if none may be cut.
-    pub(crate) fn add(&self, most: usize) -> Option<Arc<Conn>> {
+    /// Adds a connection, and cuts another if there are `most`. It waits until that one has had some time. `None` if none may be cut.
+    pub(crate) async fn admit(&self, most: usize) -> Option<Arc<Conn>> {
+        loop {
+            match self.add(most) {
+                Ok(conn) => return Some(conn),
+                Err(None) => return None,
+                Err(Some(later)) => sleep_until(later).await,
+            }
+        }
+    }
+
+    /// The connection that was added. If that is not possible, when it is; never, if no other connection may be cut.
+    fn add(&self, most: usize) -> Result<Arc<Conn>, Option<Instant>> {
         let mut list = self.list();
         if list.open.len() >= most {
-            let victim = list.victim()?;
+            let victim = list.victim().ok_or(None)?;
+            let since = list.open[&victim].state().since;
+            if since + GRACE > Instant::now() {
+                return Err(Some(since + GRACE));
+            }
             list.cut(victim);
         }
         let number = list.next;
@@ -162,7 +180,7 @@ impl Conns {
         let state = State { phase, since, head_since: None, stalled_since: None, has_right: false };
         let conn = Arc::new(Conn { number, state: Mutex::new(state), cut: Notify::new() });
         list.open.insert(number, Arc::clone(&conn));
-        Some(conn)
+        Ok(conn)
     }
 
     pub(crate) fn remove(&self, conn: &Conn) {
@@ -227,7 +245,7 @@ impl List {
     }
 }
 
-/// The input and output of a connection, whose progress the table sees.
+/// The input and output of a connection. The table sees their progress.
 #[derive(Debug)]
 pub(crate) struct Tracked<T> {
     pub(crate) inner: T,
@@ -299,9 +317,11 @@ impl<T: Write + Unpin> Write for Tracked<T> {
 mod tests {
     use super::*;
 
-    fn table(count: usize) -> (Conns, Vec<Arc<Conn>>) {
-        let conns = Conns::default();
-        let open = (0..count).map(|_| conns.add(count).unwrap()).collect();
+    async fn table(count: usize) -> (Conns, Vec<Arc<Conn>>) {
+        let (conns, mut open) = (Conns::default(), Vec::new());
+        for _ in 0..count {
+            open.push(conns.admit(count).await.unwrap());
+        }
         (conns, open)
     }
 
@@ -311,31 +331,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cuts_strangers_first_then_the_idle_then_those_that_do_not_read() {
-        let (conns, open) = table(4);
+        let (conns, open) = table(4).await;
         for conn in &open[1..] {
             conn.set_right(true);
         }
         open[1].answering();
         open[2].answering();
-        let newcomer = conns.add(4).unwrap();
+        let newcomer = conns.admit(4).await.unwrap();
         assert!(is_cut(&conns, &open[0]), "it has shown no right");
         newcomer.set_right(true);
         newcomer.answering();
-        let newcomer = conns.add(4).unwrap();
+        let newcomer = conns.admit(4).await.unwrap();
         assert!(is_cut(&conns, &open[3]), "it waits");
         newcomer.set_right(true);
         newcomer.answering();
-        assert!(conns.add(4).is_none(), "all work");
+        assert!(conns.admit(4).await.is_none(), "all work");
         open[2].state().stalled_since = Some(Instant::now());
-        conns.add(4).unwrap();
+        conns.admit(4).await.unwrap();
         assert!(is_cut(&conns, &open[2]) && !is_cut(&conns, &open[1]));
         assert_eq!(conns.len(), 4);
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_new_connection_has_time_to_send_its_request() {
+        let (conns, open) = table(1).await;
+        let began = Instant::now();
+        conns.admit(1).await.unwrap();
+        assert!(is_cut(&conns, &open[0]) && began.elapsed() >= GRACE);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn each_phase_has_its_deadline() {
         let times = Times::default();
-        let (_conns, open) = table(1);
+        let (_conns, open) = table(1).await;
         let conn = &open[0];
         let cut_after = async || {
             let began = Instant::now();

@@ -104,7 +104,6 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
         (Serve::unix(folder.path().join("s")).group("/"), "the root group"),
         (Serve::unix(folder.path().join("s")).max_bytes(1000), "refused by group /memgroup-serve"),
         (Serve::unix(folder.path().join("s")).max_bytes(u64::MAX), "max"),
-        (Serve::unix(folder.path().join("s")).max_bytes(10).min_bytes(20), "min"),
     ];
     for (serve, words) in cases {
         let error = memgroup_serve::start(&hierarchy, serve).unwrap_err().to_string();
