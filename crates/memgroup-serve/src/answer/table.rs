@@ -7,9 +7,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use memgroup::GroupSnapshot;
 use serde::ser::{Serialize, Serializer};
 
-use super::{Answer, unix_us};
+use super::Answer;
 use crate::app::App;
 use crate::problem::Problem;
+use crate::report::unix_us;
 
 /// Figures of all groups. Each list has a value for each group, in the order of the snapshot.
 #[derive(serde::Serialize)]
