@@ -1,6 +1,7 @@
 //! DataFusion's caches of files' metadata, charged to a group, as shrinkers.
 //!
-//! - I1. The charge of a cache is at least the bytes that the cache holds, by its own figures. All changes but an entry that is too old take one lock.
+//! - I1. The charge of a cache is at least the bytes that the cache holds, by its own figures. All changes take one lock, but for one: a look-up may
+//!   remove an entry that is too old. It takes the lock afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -30,6 +31,15 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
     /// Uncharges the bytes that the cache no longer holds.
     fn settle(&self, charge: &mut Charge) {
         charge.shrink(charge.bytes().saturating_sub(self.cache.memory_used() as u64));
+    }
+
+    /// Looks an entry up. The cache removes one that is too old, and says that it has none.
+    fn look_up<T>(&self, look: impl FnOnce(&DefaultCache<K, V>) -> T, is_miss: impl FnOnce(&T) -> bool) -> T {
+        let result = look(&self.cache);
+        if is_miss(&result) {
+            self.settle(&mut self.lock());
+        }
+        result
     }
 
     /// Changes the entries, none of which becomes larger.
@@ -103,7 +113,7 @@ impl<K: CacheKey + 'static, V: CacheValue + 'static> ChargedCache<K, V> {
 
 impl<K: CacheKey + 'static, V: CacheValue + 'static> Cache<K, V> for ChargedCache<K, V> {
     fn get(&self, key: &K) -> Option<V> {
-        self.entries.cache.get(key)
+        self.entries.look_up(|cache| cache.get(key), Option::is_none)
     }
 
     fn put(&self, key: &K, value: V) -> Option<V> {
@@ -119,7 +129,7 @@ impl<K: CacheKey + 'static, V: CacheValue + 'static> Cache<K, V> for ChargedCach
     }
 
     fn contains_key(&self, key: &K) -> bool {
-        self.entries.cache.contains_key(key)
+        self.entries.look_up(|cache| cache.contains_key(key), |is_there| !is_there)
     }
 
     fn len(&self) -> usize {
