@@ -85,17 +85,6 @@ impl Level {
         let levels = below.levels.values().filter_map(Weak::upgrade).collect();
         (levels, below.queries.iter().filter_map(Weak::upgrade).collect())
     }
-
-    /// Bytes of `child` right below that are not protected where `full` needs memory.
-    fn excess(&self, child: &Group, full: &Group) -> u64 {
-        match self.group.share().and_then(|_| child.fair_share()) {
-            Some(share) => share.excess,
-            None => {
-                let protection = child.protection_within(full);
-                child.usage().saturating_sub(protection.min.max(protection.low))
-            }
-        }
-    }
 }
 
 impl Drop for Level {
@@ -219,11 +208,11 @@ impl Member {
             return false;
         }
         let room = error.max().map_or(0, |max| max.saturating_sub(error.usage()));
-        let mut search =
-            Search { full: &full.group, named: error.held_by(), asker: self, found: Vec::new() };
+        let mut search = Search { named: error.held_by(), asker: self, found: Vec::new() };
+        let missing = error.asked().saturating_sub(room);
         // A growth that cannot be helped makes no query spill.
-        let is_enough = search.find(full, error.asked().saturating_sub(room)) == ControlFlow::Continue(0);
-        if !is_enough || search.found.is_empty() {
+        let found = search.find(full, &full.group, missing);
+        if found != ControlFlow::Continue(0) || search.found.is_empty() {
             return false;
         }
         let mut held = self.level.group.peak_reader();
@@ -263,9 +252,19 @@ impl Member {
     }
 }
 
+/// The cause that a group is to give memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// It is above its protection.
+    Protection,
+    /// It is above its even share.
+    Share,
+    /// The refusal names it.
+    Named,
+}
+
 /// The search for queries that give bytes to a growth.
 struct Search<'s> {
-    full: &'s Group,
     /// The group that the refusal names.
     named: Option<GroupId>,
     asker: &'s Arc<Member>,
@@ -274,29 +273,48 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Finds queries in `level` that give up to `missing` bytes. Returns the bytes that they lack. It breaks off at the query that asks.
-    fn find(&mut self, level: &Level, mut missing: u64) -> ControlFlow<(), u64> {
+    /// Finds queries in `level` that give up to `missing` bytes. Returns the bytes that they lack. It breaks off at the query that asks. Settings of groups
+    /// below `top` protect there.
+    fn find(&mut self, level: &Level, top: &Group, mut missing: u64) -> ControlFlow<(), u64> {
         let (levels, queries) = level.children();
-        let of_level = |(at, child): (usize, &Arc<Level>)| {
-            let excess = level.excess(&child.group, self.full);
-            (excess > 0).then_some((self.named == Some(child.group.id()), excess, at))
-        };
-        let of_query = |(at, query): (usize, &Arc<Member>)| {
-            (false, query.consumers.spillable() as u64, levels.len() + at)
-        };
-        let children = levels.iter().enumerate().filter_map(of_level);
-        let mut order: BinaryHeap<_> = children.chain(queries.iter().enumerate().map(of_query)).collect();
+        let children = levels.iter().enumerate().filter_map(|(at, child)| {
+            let (excess, rank) = self.excess(level, &child.group, top);
+            (excess > 0).then_some((rank, excess, at))
+        });
+        let own = queries.iter().enumerate().map(|(at, query)| {
+            let spillable = query.consumers.spillable() as u64;
+            (Rank::Protection, spillable, levels.len() + at)
+        });
+        let mut order: BinaryHeap<_> = children.chain(own).collect();
         while missing > 0
-            && let Some((_, excess, at)) = order.pop()
+            && let Some((rank, excess, at)) = order.pop()
         {
             let most = missing.min(excess);
             let given = match levels.get(at) {
-                Some(child) => most - self.find(child, most)?,
+                Some(child) => {
+                    // What protects a group that is to give by its share protects none of those in it.
+                    let top = if rank == Rank::Protection { top } else { &child.group };
+                    most - self.find(child, top, most)?
+                }
                 None => self.take(&queries[at - levels.len()], most)?,
             };
             missing -= given;
         }
         ControlFlow::Continue(missing)
+    }
+
+    /// Bytes that `child` right below `level` may give.
+    fn excess(&self, level: &Level, child: &Group, top: &Group) -> (u64, Rank) {
+        let protection = child.protection_within(top);
+        let over = |bytes: u64| child.usage().saturating_sub(bytes);
+        if self.named == Some(child.id()) {
+            // By a share that allows for the query that asks, which may have no memory yet.
+            return (over(protection.min), Rank::Named);
+        }
+        match level.group.share().and_then(|_| child.fair_share()) {
+            Some(share) => (share.excess, Rank::Share),
+            None => (over(protection.min.max(protection.low)), Rank::Protection),
+        }
     }
 
     fn take(&mut self, query: &Arc<Member>, bytes: u64) -> ControlFlow<(), u64> {
