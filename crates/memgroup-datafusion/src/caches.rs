@@ -203,3 +203,80 @@ pub fn charged_caches(
         .with_file_statistics_cache(Some(statistics))
         .with_list_files_cache(Some(lists)))
 }
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy, SlotSource};
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    struct Key(u8);
+
+    impl CacheKey for Key {
+        fn size(&self) -> usize {
+            0
+        }
+
+        fn table_ref(&self) -> Option<&TableReference> {
+            None
+        }
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Value(usize);
+
+    impl CacheValue for Value {
+        fn size(&self) -> usize {
+            self.0
+        }
+    }
+
+    /// An empty cache with a limit of 400 KiB, in a group with room for 300.
+    fn cache() -> (Hierarchy, Group, Arc<ChargedCache<Key, Value>>) {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        let hierarchy = Hierarchy::new(Config::with_slots(slots).stock_cap_bytes(0)).unwrap();
+        let group = hierarchy.create("/caches").unwrap();
+        group.set_max(300 << 10).unwrap();
+        let cache = ChargedCache::new(&group, "values", 400 << 10).unwrap();
+        (hierarchy, group, cache)
+    }
+
+    #[test]
+    fn an_old_value_does_not_stay_for_a_new_one_without_room() {
+        let (_hierarchy, group, cache) = cache();
+        assert_eq!(cache.put(&Key(1), Value(100 << 10)), None);
+        let _full = group.try_charge(200 << 10).unwrap();
+        assert_eq!(cache.put(&Key(1), Value(90 << 10)), Some(Value(100 << 10)));
+        assert_eq!((cache.get(&Key(1)), group.usage_exact()), (None, 200 << 10));
+    }
+
+    #[test]
+    fn a_scan_keeps_the_limit_of_the_cache() {
+        let (_hierarchy, group, cache) = cache();
+        for key in 0..3 {
+            cache.put(&Key(key), Value(100 << 10));
+        }
+        cache.get(&Key(0));
+        let _charge = group.try_charge(150 << 10).unwrap();
+        assert_eq!((cache.len(), cache.cache_limit(), group.usage_exact()), (1, 400 << 10, 250 << 10));
+        assert!(cache.contains_key(&Key(0)), "it was used last");
+    }
+
+    #[test]
+    fn a_look_up_uncharges_an_entry_that_is_too_old() {
+        let (_hierarchy, group, cache) = cache();
+        cache.update_cache_ttl(Some(Duration::ZERO));
+        let put = || {
+            cache.put(&Key(1), Value(100 << 10));
+            assert_eq!(group.usage_exact(), 100 << 10);
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        put();
+        assert_eq!(cache.get(&Key(1)), None);
+        assert_eq!((cache.len(), group.usage_exact()), (0, 0));
+        put();
+        assert!(!cache.contains_key(&Key(1)));
+        assert_eq!((cache.len(), group.usage_exact()), (0, 0));
+    }
+}

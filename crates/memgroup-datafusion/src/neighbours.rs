@@ -327,3 +327,35 @@ impl Search<'_> {
         ControlFlow::Continue(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use memgroup::{Config, Group, Hierarchy};
+
+    use super::{Member, ROOTS, lock};
+
+    fn is_listed(root: &Group) -> bool {
+        lock(&ROOTS).iter().any(|(listed, _)| listed == root)
+    }
+
+    #[test]
+    fn a_level_is_listed_as_long_as_it_has_queries() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let [a, b] = ["/tenant/a", "/tenant/b"].map(|path| hierarchy.get_or_create(path).unwrap());
+        let root = hierarchy.lookup("/").unwrap();
+        let (first, again, other) = (Member::enter(&a), Member::enter(&a), Member::enter(&b));
+        assert!(Arc::ptr_eq(&first.level, &again.level));
+        let tenant = Arc::clone(first.level.above.as_ref().unwrap());
+        assert_eq!((tenant.children().0.len(), first.level.children().1.len()), (2, 2));
+        drop(first);
+        assert_eq!((tenant.children().0.len(), again.level.children().1.len()), (2, 1));
+        drop(again);
+        assert_eq!(lock(&tenant.below).levels.len(), 1);
+        assert!(is_listed(&root));
+        drop((tenant, other));
+        assert!(!is_listed(&root));
+        assert!(!is_listed(&hierarchy.lookup("/tenant").unwrap()));
+    }
+}

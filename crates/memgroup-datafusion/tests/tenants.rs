@@ -235,3 +235,39 @@ async fn cancelled_queries_leave_no_byte_and_no_file() {
     }
     assert!(most_files > 0, "a query was cancelled after it had spilled");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_of_a_tenant_with_a_disabled_disk_does_not_spill() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path()).await;
+    let context = context(&path, 2, None).await;
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(LIMITS[0] as u64).unwrap();
+    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+    let query = Tenant::new(&hierarchy, &group, &context).spill_to(disk).begin("query").unwrap();
+    let error = query.collect(QUERIES[0]).await.unwrap_err();
+    assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
+    assert_eq!(query.end().spilled_bytes, 0);
+    until_empty(&group).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(1 << 20).unwrap();
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
+    let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
+    let share = || {
+        let pool: Arc<dyn MemoryPool> = query.pool().clone();
+        let sort = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
+        while sort.try_grow(1 << 10).is_ok() {}
+        sort.size()
+    };
+    let before = share();
+    let sort = "select value, 'text ' || value as t from generate_series(1, 400000) order by value % 1000, t";
+    query.collect(sort).await.unwrap();
+    until_empty(&group).await;
+    assert_eq!(share(), before);
+}
