@@ -251,30 +251,11 @@ async fn a_query_of_a_tenant_with_a_disabled_disk_does_not_spill() {
     group.set_max(LIMITS[0] as u64).unwrap();
     let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
     let query = Tenant::new(&hierarchy, &group, &context).spill_to(disk).begin("query").unwrap();
+    assert!(!query.context().runtime_env().disk_manager.tmp_files_enabled());
     let error = query.collect(QUERIES[0]).await.unwrap_err();
     assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
     assert_eq!(query.end().spilled_bytes, 0);
     until_empty(&group).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
-    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
-    let group = hierarchy.create("/tenant").unwrap();
-    group.set_max(1 << 20).unwrap();
-    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
-    let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
-    let share = || {
-        let pool: Arc<dyn MemoryPool> = query.pool().clone();
-        let sort = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
-        while sort.try_grow(1 << 10).is_ok() {}
-        sort.size()
-    };
-    let before = share();
-    let sort = "select value, 'text ' || value as t from generate_series(1, 400000) order by value % 1000, t";
-    query.collect(sort).await.unwrap();
-    until_empty(&group).await;
-    assert_eq!(share(), before);
 }
 
 /// Rows whose first attempt runs out of memory, and leaves a task behind that holds memory for a while.
@@ -309,8 +290,8 @@ impl PartitionStream for LeavesATask {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_query_is_begun_anew_once_the_tasks_of_its_last_plan_have_ended() {
+/// A context with such rows.
+fn leaves_a_task() -> (SessionContext, Arc<LeavesATask>) {
     let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
     let rows = Arc::new(LeavesATask {
         schema: Arc::clone(&schema),
@@ -320,6 +301,12 @@ async fn a_query_is_begun_anew_once_the_tasks_of_its_last_plan_have_ended() {
     let table = StreamingTable::try_new(schema, vec![Arc::clone(&rows) as _]).unwrap();
     let context = SessionContext::new();
     context.register_table("rows", Arc::new(table)).unwrap();
+    (context, rows)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_is_begun_anew_once_the_tasks_of_its_last_plan_have_ended() {
+    let (context, rows) = leaves_a_task();
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
     let group = hierarchy.create("/tenant").unwrap();
     group.set_max(8 << 20).unwrap();
@@ -327,4 +314,18 @@ async fn a_query_is_begun_anew_once_the_tasks_of_its_last_plan_have_ended() {
     query.collect("select key from rows").await.unwrap();
     assert_eq!(rows.attempts.load(Ordering::Relaxed), 2);
     assert_eq!(rows.reserved_at_second.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
+    let (context, rows) = leaves_a_task();
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(8 << 20).unwrap();
+    let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
+    query.collect("select key from rows").await.unwrap();
+    assert_eq!(rows.attempts.load(Ordering::Relaxed), 2);
+    let pool: Arc<dyn MemoryPool> = query.pool().clone();
+    let sort = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
+    (0..8).for_each(|_| sort.try_grow(1 << 20).unwrap());
 }

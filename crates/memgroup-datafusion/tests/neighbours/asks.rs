@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use datafusion::execution::memory_pool::MemoryReservation;
+use memgroup::Group;
 
 use crate::{Database, MIB, consumer, text_of};
 
@@ -31,22 +32,24 @@ fn the_largest_query_of_the_largest_tenant_is_asked_to_spill_once() {
 fn the_largest_query_gives_way_itself() {
     let database = Database::new();
     let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
-    let (sort, little) = (consumer(&hog, "sort", true), consumer(&small, "little", true));
-    sort.try_grow(80 * MIB).unwrap();
+    let (join, little) = (consumer(&hog, "join", false), consumer(&small, "little", true));
+    join.try_grow(80 * MIB).unwrap();
     little.try_grow(10 * MIB).unwrap();
-    sort.try_grow(20 * MIB).unwrap_err();
+    join.try_grow(20 * MIB).unwrap_err();
     little.try_grow(MIB).expect("no query is asked for the largest");
 }
 
 #[test]
-fn a_tenant_within_its_low_is_not_asked() {
-    let database = Database::new();
-    let (kept, small) = (database.pool("kept", "1"), database.pool("small", "1"));
-    kept.group().parent().unwrap().set_low(90 << 20).unwrap();
-    let sort = consumer(&kept, "sort", true);
-    sort.try_grow(80 * MIB).unwrap();
-    consumer(&small, "join", false).try_grow(30 * MIB).unwrap_err();
-    sort.try_grow(MIB).unwrap();
+fn a_tenant_within_its_protection_is_not_asked() {
+    for protect in [|group: &Group| group.set_low(90 << 20), |group: &Group| group.set_min(90 << 20)] {
+        let database = Database::new();
+        let (kept, small) = (database.pool("kept", "1"), database.pool("small", "1"));
+        protect(&kept.group().parent().unwrap()).unwrap();
+        let sort = consumer(&kept, "sort", true);
+        sort.try_grow(80 * MIB).unwrap();
+        consumer(&small, "join", false).try_grow(30 * MIB).unwrap_err();
+        sort.try_grow(MIB).unwrap();
+    }
 }
 
 #[test]
