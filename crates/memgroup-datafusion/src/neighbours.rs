@@ -17,7 +17,8 @@
 //! - I2. The flags are hints. Each one refuses one growth of a consumer that holds more than it asks for, and that consumer spills. It refuses none
 //!   once the consumer has freed half of its bytes by itself, or the growth has been made, or there is room for it.
 //! - I3. A query that did not use the memory for which another one has spilled asks again after a pause. The pause is counted in its own refused
-//!   growths, and doubles. It ends for good when the query uses what it asked for.
+//!   growths, and doubles. It ends for good when the query uses what it asked for. A growth that may wait asks all the same: it takes the memory as soon as
+//!   that is there, and the patience of its query ends.
 //! - I4. A level is listed in the one above as long as it has queries. A refused growth reads the children of the groups that it goes down to, and no others.
 //! - I5. The lock of a level is held for a copy of its list. No level and no query is dropped under it.
 
@@ -198,13 +199,13 @@ impl Member {
 
     /// Asks other queries to spill for a growth of this one that `error` refused. With it the query would hold `goal` bytes. Returns whether one was
     /// asked: not where this query is to give way itself, or made others spill for nothing before.
-    pub(crate) fn ask_others(self: &Arc<Member>, error: &ChargeError, goal: u64) -> bool {
+    pub(crate) fn ask_others(self: &Arc<Member>, error: &ChargeError, goal: u64, may_wait: bool) -> bool {
         let mut levels = std::iter::successors(Some(&self.level), |level| level.above.as_ref());
         let Some(full) = levels.find(|level| level.group.id() == error.group()) else {
             return false;
         };
         let mut asking = lock(&self.asking);
-        if !asking.may_ask() {
+        if !asking.may_ask() && !may_wait {
             return false;
         }
         let room = error.max().map_or(0, |max| max.saturating_sub(error.usage()));

@@ -228,12 +228,13 @@ impl GroupPool {
         missing: usize,
         error: &ChargeError,
     ) -> Result<Charge> {
-        let goal = self.reserved().saturating_add(additional);
-        let has_asked = self.member.ask_others(error, goal as u64);
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
-        let charge = if has_asked && !can_spill { self.wait(missing) } else { None };
+        let may_wait = !can_spill && self.may_wait();
+        let goal = self.reserved().saturating_add(additional);
+        let has_asked = self.member.ask_others(error, goal as u64, may_wait);
+        let charge = if has_asked && may_wait { self.wait(missing) } else { None };
         charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
     }
 
@@ -244,14 +245,17 @@ impl GroupPool {
         self.patience.checked_sub(waited).filter(|left| !left.is_zero())
     }
 
-    /// Waits for room, where the pool may and the thread holds up no other task.
-    fn wait(&self, bytes: usize) -> Option<Charge> {
-        self.patience_left()?;
+    /// Whether a growth on this thread may wait.
+    fn may_wait(&self) -> bool {
+        let is_multi = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
         // ORDERING: Relaxed, here and below; a hint by itself.
-        let is_multi = Handle::try_current().ok()?.runtime_flavor() == RuntimeFlavor::MultiThread;
-        if !is_multi || self.may_not_block.load(Ordering::Relaxed) {
-            return None;
-        }
+        self.patience_left().is_some()
+            && !self.may_not_block.load(Ordering::Relaxed)
+            && Handle::try_current().is_ok_and(is_multi)
+    }
+
+    /// Waits for room, if the thread can hand its other tasks to another one.
+    fn wait(&self, bytes: usize) -> Option<Charge> {
         let mut has_begun = false;
         // The handle may be that of another runtime than the one that polls this thread's task. Tokio tells by a panic before the call.
         let waited = catch_unwind(AssertUnwindSafe(|| {

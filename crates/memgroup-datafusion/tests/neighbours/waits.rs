@@ -192,3 +192,26 @@ fn a_growth_stops_a_victim_at_the_end_of_its_patience() {
     });
     assert!(small.group().pressure().some.total >= 20_000, "after its patience");
 }
+
+#[test]
+fn a_growth_that_waits_asks_although_its_query_wasted_memory_before() {
+    let (database, runtime) = (Database::new(), runtime(2));
+    let (sort, small) = (database.hog(), database.patient(LONG));
+    let join = consumer(&small, "join", false);
+    // Outside of the runtime no growth waits. The second ask makes a pause.
+    for _ in 0..2 {
+        join.try_grow(20 * MIB).unwrap_err();
+    }
+    sort.try_grow(MIB).unwrap_err();
+    join.try_grow(20 * MIB).unwrap_err();
+    sort.try_grow(MIB).expect("its query pauses");
+    let waits = runtime.spawn_blocking(move || join.try_grow(20 * MIB).map(|()| join));
+    while !waits.is_finished() {
+        if sort.try_grow(MIB / 4).is_err() {
+            sort.free();
+        } else {
+            sort.shrink(MIB / 4);
+        }
+    }
+    runtime.block_on(waits).unwrap().unwrap();
+}
