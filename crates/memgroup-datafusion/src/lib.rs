@@ -30,6 +30,7 @@ mod tenant;
 
 pub use caches::charged_caches;
 pub use consumers::ConsumerReport;
+pub use fit::fit_config;
 pub use place::GroupTracer;
 pub use pool::GroupPool;
 pub use tenant::{EndedQuery, Query, Tenant};
