@@ -19,7 +19,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use memgroup_datafusion::fit_config;
 
-/// An engine whose tasks fit their memory.
+/// An engine with tasks that fit their memory.
 pub(crate) struct FittingEngine {
     pub(crate) inner: Arc<dyn ExecutionEngine>,
     /// Partitions that the executor runs at a time.

@@ -140,4 +140,14 @@ mod tests {
             (100, 7)
         );
     }
+
+    #[test]
+    fn fits_a_plan_that_is_made_already_with_its_partitions() {
+        let fitted = fit_config(SessionConfig::new().with_target_partitions(200), 16 << 20, 4);
+        let reserved = fitted.options().execution.sort_spill_reservation_bytes;
+        assert_eq!((fitted.batch_size(), fitted.target_partitions(), reserved), (1024, 200, 512 << 10));
+        assert!(fitted.options().optimizer.prefer_hash_join);
+        let roomy = fit_config(SessionConfig::new(), 8 << 30, 0);
+        assert_eq!(roomy.batch_size(), SessionConfig::new().batch_size());
+    }
 }

@@ -17,7 +17,7 @@
 //! - I2. The flags are hints. Each one refuses one growth of a consumer that holds more than it asks for, and that consumer spills. It refuses none
 //!   once the consumer has freed half of its bytes by itself, or the growth has been made, or there is room for it.
 //! - I3. A query that did not use the memory for which another one has spilled asks again after a pause. The pause is counted in its own refused
-//!   growths, and doubles. It ends for good when the query uses what it asked for. A growth that may wait asks all the same: it takes the memory as soon as
+//!   growths, and doubles. It ends for good when the query uses the memory that it asked for. A growth that may wait asks all the same: it takes the memory as soon as
 //!   that is there, and the patience of its query ends.
 //! - I4. A level is listed in the one above as long as it has queries. A refused growth reads the children of the groups that it goes down to, and no others.
 //! - I5. The lock of a level is held for a copy of its list. No level and no query is dropped under it.
@@ -293,7 +293,7 @@ impl Search<'_> {
             let most = missing.min(excess);
             let given = match levels.get(at) {
                 Some(child) => {
-                    // What protects a group that is to give by its share protects none of those in it.
+                    // The settings that protect a group which is to give by its share protect none of those in it.
                     let top = if rank == Rank::Protection { top } else { &child.group };
                     most - self.find(child, top, most)?
                 }

@@ -258,7 +258,7 @@ async fn a_query_of_a_tenant_with_a_disabled_disk_does_not_spill() {
     until_empty(&group).await;
 }
 
-/// Rows whose first attempt runs out of memory, and leaves a task behind that holds memory for a while.
+/// Rows of which the first attempt runs out of memory, and leaves a task behind that holds memory for a while.
 #[derive(Debug)]
 struct LeavesATask {
     schema: Arc<Schema>,

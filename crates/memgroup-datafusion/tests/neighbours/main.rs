@@ -47,7 +47,7 @@ impl Database {
         sort
     }
 
-    /// The pool of a query whose growths wait.
+    /// The pool of a query with growths that wait.
     fn patient(&self, patience: Duration) -> Arc<GroupPool> {
         Arc::new(self.pool_of("/tenants/small/1").patience(patience))
     }
