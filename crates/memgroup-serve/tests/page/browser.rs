@@ -2,6 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use xtask::Watchdog;
@@ -15,6 +17,8 @@ pub(crate) struct Browser {
     session: String,
     /// Kept open for what the driver writes.
     _output: Lines<BufReader<ChildStdout>>,
+    /// Number of waits that have ended.
+    reached: Arc<AtomicU64>,
     _watched: Watchdog,
 }
 
@@ -32,7 +36,11 @@ pub(crate) mod key {
 
 impl Browser {
     pub(crate) fn new() -> Browser {
-        let watched = Watchdog::over("a test in a browser");
+        let reached = Arc::<AtomicU64>::default();
+        let seen = Arc::clone(&reached);
+        // ORDERING: Relaxed; the number has no partner.
+        let watched =
+            Watchdog::new(move || seen.load(Ordering::Relaxed), || "waiting for the page\n".to_owned());
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -49,7 +57,7 @@ impl Browser {
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         }}});
         let mut browser =
-            Browser { driver, client, session: String::new(), _output: lines, _watched: watched };
+            Browser { driver, client, session: String::new(), _output: lines, reached, _watched: watched };
         let made = browser.ask("POST", "/session", &wanted);
         browser.session = format!("/session/{}", made["sessionId"].as_str().unwrap());
         browser
@@ -84,6 +92,8 @@ impl Browser {
         while self.get(&format!("Boolean({expression})")) != Value::Bool(true) {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
+        // ORDERING: Relaxed; the number has no partner.
+        self.reached.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Waits until the page is connected.

@@ -68,12 +68,12 @@ fn shows_the_figures_of_the_engine() {
     let shown = Shown::new(&hierarchy, READ);
     let browser = &shown.browser;
     until_shown(&shown, &hierarchy);
-    assert_eq!(browser.get(&format!("({ROWS})['/tenants/alice'].used")), "! 99 %");
+    assert_eq!(browser.get(&format!("({ROWS})['/tenants/alice'].used")), "! 98 %");
     assert_eq!(browser.get(&format!("({ROWS})['/tenants/bob'].used")), "–");
     let label = |path: &str| {
         browser.get(&format!("[...document.querySelectorAll('.cell')].find(cell => cell.key === {path:?}).getAttribute('aria-label')"))
     };
-    assert_eq!(label("/tenants/alice"), "/tenants/alice: 9.42M, ! 99 % of 9.54M");
+    assert_eq!(label("/tenants/alice"), "/tenants/alice: 9.42M, ! 98 % of 9.54M");
     // What changes is shown too.
     drop(bobs);
     let _more = bob.try_charge(5 << 20).unwrap();
