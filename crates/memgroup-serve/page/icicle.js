@@ -104,7 +104,7 @@ export class Icicle {
     if (place.groups) {
       label = count(place.groups) + " more groups, too narrow to show; they are in the table";
       put(name, "+ " + count(place.groups));
-      set(cell, "class", "cell more");
+      set(cell, "class", "cell more" + (place.width < 28 ? " narrow" : ""));
       gauge.style.width = "0";
     } else {
       const { names, columns: { usage_bytes: usage, max_bytes: max } } = this.model;
