@@ -5,19 +5,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use memgroup::{ChargeError, Hierarchy};
+use memgroup::{Charge, ChargeError, Hierarchy};
 use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::account::Account;
 use crate::config::Serve;
 use crate::conn::Conns;
+use crate::log::Limiter;
 use crate::pace::Pace;
 use crate::sample::Samples;
 use crate::snapshots::Snapshots;
 
 /// The most control actions at one time: each has a thread while it lasts.
 pub(crate) const ACTIONS: usize = 4;
+
+/// Bytes that a connection takes: the head and the body of a request, and the part of an answer that waits to be written.
+const CONNECTION: u64 = 64 << 10;
 
 /// The parts of a running server.
 #[derive(Debug)]
@@ -32,8 +36,11 @@ pub(crate) struct App {
     pub(crate) samples: Samples,
     pub(crate) actions: Arc<Semaphore>,
     pub(crate) started: SystemTime,
+    pub(crate) denied: Limiter,
     /// Answers so far, by status.
     answers: Mutex<BTreeMap<u16, u64>>,
+    /// The bytes of all connections that there may be. So an operator can connect, and raise the server's own limit, while its group is full.
+    _connections: Charge,
     groups: AtomicUsize,
     untold: AtomicUsize,
 }
@@ -46,9 +53,12 @@ impl App {
         access: Access,
     ) -> Result<App, ChargeError> {
         let samples = Samples::new(&account, &serve)?;
+        let connections = account.charge(serve.connections as u64 * CONNECTION)?;
         let groups = AtomicUsize::new(hierarchy.groups().len());
         Ok(App {
             samples,
+            _connections: connections,
+            denied: Limiter::default(),
             answers: Mutex::default(),
             untold: AtomicUsize::new(0),
             pace: Pace::new(serve.cpu_percent),

@@ -12,8 +12,8 @@
 //! - `pace`, `page`, `token`, `config`: the part of a CPU, the files of the page, settings.
 //! - `problem`, `path`, `route`, `access`: the parts of a request, and the right that it has.
 //! - `account`, `chunks`, `snapshots`, `conn`, `listen`: bytes, values and connections, each with its bound.
-//! - `report`, `sample`, `app`: the values that requests share.
-//! - `log`, `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that makes them, the thread.
+//! - `report`, `sample`, `log`, `app`: the values that requests share, and lines about them.
+//! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that makes them, the thread.
 #![forbid(unsafe_code)]
 
 mod access;

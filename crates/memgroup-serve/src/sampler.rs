@@ -65,7 +65,7 @@ pub(crate) async fn run(app: Arc<App>) {
     let mut is_due = false;
     loop {
         ticks.tick().await;
-        is_due |= number % SAMPLE == 0;
+        is_due |= number.is_multiple_of(SAMPLE);
         number = number.wrapping_add(1);
         let events = sampler.root.events();
         if Instant::now() < sampler.not_before || !(is_due || events != sampler.events) {

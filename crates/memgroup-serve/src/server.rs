@@ -14,7 +14,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use memgroup::{Charge, Hierarchy, OwnedGroup};
+use memgroup::{Hierarchy, OwnedGroup};
 use memgroup_tokio::InGroupExt as _;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -33,8 +33,6 @@ use crate::token::Token;
 const BUFFER: usize = 16 << 10;
 /// The most headers of a request.
 const HEADERS: usize = 64;
-/// Bytes that a connection takes, without its answers.
-const CONNECTION: u64 = 64 << 10;
 /// Time that a connection takes at least of the server's part of a CPU.
 const ACCEPT: Duration = Duration::from_micros(50);
 /// How long a stop waits for control actions that are under way.
@@ -304,26 +302,14 @@ where
         return tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let Some(conn) = app.conns.admit(app.serve.connections).await else { return };
-    match app.account.charge(CONNECTION) {
-        Ok(charge) => {
-            let group = app.account.group.clone();
-            let served = serve(Arc::clone(app), stream, peer, conn, charge, stopped.clone());
-            tokio::spawn(served.in_group(&group));
-            // Its request may be there already.
-            tokio::task::yield_now().await;
-        }
-        Err(_) => app.conns.remove(&conn),
-    }
+    let served = serve(Arc::clone(app), stream, peer, conn, stopped.clone());
+    tokio::spawn(served.in_group(&app.account.group));
+    // Its request may be there already.
+    tokio::task::yield_now().await;
 }
 
-async fn serve<T>(
-    app: Arc<App>,
-    stream: T,
-    peer: Peer,
-    conn: Arc<Conn>,
-    charge: Charge,
-    mut stopped: watch::Receiver<bool>,
-) where
+async fn serve<T>(app: Arc<App>, stream: T, peer: Peer, conn: Arc<Conn>, mut stopped: watch::Receiver<bool>)
+where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|request| {
@@ -342,5 +328,4 @@ async fn serve<T>(
         _ = stopped.wait_for(|stopped| *stopped) => {}
     }
     app.conns.remove(&conn);
-    drop(charge);
 }

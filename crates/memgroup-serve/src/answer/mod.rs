@@ -136,7 +136,7 @@ async fn admitted(
     let checked = app.access.check(head, peer, needed);
     conn.set_right(matches!(checked, Ok(right) if right > Right::Nothing));
     if let (Right::Control, Err(problem)) = (needed, &checked) {
-        log::denied(&peer, &format!("{} {}", head.method, head.uri.path()), problem);
+        log::denied(&app.denied, &peer, &format!("{} {}", head.method, head.uri.path()), problem);
     }
     let right = checked?;
     Ok((route?, right))

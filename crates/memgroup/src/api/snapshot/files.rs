@@ -298,7 +298,7 @@ fn set<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, FileProblem> {
     result.map_err(|error| FileProblem::Text(error.to_string()))
 }
 
-/// `cgroup.subtree_control`: takes what is so already, `+memory`.
+/// `cgroup.subtree_control`: takes the names of subsystems, which are on already, as `+memory`.
 fn turn_on(group: &Group, text: &str) -> Result<(), FileProblem> {
     let known = group.controllers();
     for word in text.split_whitespace() {

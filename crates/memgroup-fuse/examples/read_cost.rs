@@ -1,0 +1,95 @@
+//! The cost of a read of `memory.current` through the mount, beside a read of a file of the kernel's own cgroups, and beside a byte that a thread
+//! sends back.
+//!
+//! ```text
+//! cargo run --release -p memgroup-fuse --example read_cost
+//! taskset -c 0 cargo run --release -p memgroup-fuse --example read_cost
+//! ```
+//!
+//! The second command runs all threads on one CPU. Then no wakeup waits for a CPU that sleeps, which takes long on a virtual machine.
+
+#[cfg(target_os = "linux")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    use std::fs::File;
+    use std::io::{self, Read, Write};
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+    use std::time::Instant;
+
+    use memgroup::{Config, Hierarchy};
+    use memgroup_fuse::{Options, mount};
+
+    const READS: usize = 20_000;
+
+    /// The median and the 99th percentile of the time of a call, in microseconds.
+    fn measure(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<(f64, f64)> {
+        let mut micros = Vec::with_capacity(READS);
+        for _ in 0..READS {
+            let began = Instant::now();
+            let bytes = call()?;
+            micros.push(began.elapsed().as_nanos() as f64 / 1000.0);
+            assert!(bytes > 0, "a read of nothing costs less");
+        }
+        micros.sort_by(f64::total_cmp);
+        Ok((micros[READS / 2], micros[READS * 99 / 100]))
+    }
+
+    fn micros((median, p99): (f64, f64)) -> String {
+        format!("{median:>9.1} us {p99:>9.1} us")
+    }
+
+    fn print_row(name: &str, path: &Path) -> io::Result<()> {
+        let mut buffer = [0; 256];
+        let opened = measure(|| File::open(path)?.read(&mut buffer))?;
+        let file = File::open(path)?;
+        let read = measure(|| file.read_at(&mut buffer, 0))?;
+        println!("{name:<46} {} {}", micros(opened), micros(read));
+        Ok(())
+    }
+
+    /// Sends a byte to a thread, which sends it back: the two wakeups of each request to the mount, and nothing else.
+    fn print_wakeups() -> io::Result<()> {
+        let (mut asked, mut ask) = io::pipe()?;
+        let (mut answer, mut answered) = io::pipe()?;
+        let thread = std::thread::spawn(move || {
+            let mut byte = [0];
+            while asked.read(&mut byte).is_ok_and(|bytes| bytes > 0) {
+                answered.write_all(&byte).expect("the other end reads");
+            }
+        });
+        let mut byte = [0];
+        let sent = measure(|| ask.write_all(&[1]).and_then(|()| answer.read(&mut byte)))?;
+        drop(ask);
+        thread.join().expect("the thread ends with the pipe");
+        println!("{:<46} {:25} {}", "a byte to a thread and back", "", micros(sent));
+        Ok(())
+    }
+
+    let hierarchy = Hierarchy::new(Config::new())?;
+    let alice = hierarchy.get_or_create("/tenants/alice")?;
+    let _held = (hierarchy.root().try_charge(1 << 20)?, alice.try_charge(1 << 20)?);
+    let folder = tempfile::tempdir()?;
+    let mounted = mount(&hierarchy, folder.path(), Options::new())?;
+
+    println!("{:<46} {:^25} {:^25}", "", "open, read, close", "pread of an open file");
+    println!("{:<46} {:>12} {:>12} {:>12} {:>12}", "", "median", "p99", "median", "p99");
+    for group in [".", "tenants", "tenants/alice"] {
+        let name = format!("{group}/memory.current in the mount");
+        print_row(&name, &mounted.path().join(group).join("memory.current"))?;
+    }
+    // With the controller of memory in either version of cgroups, and without it.
+    let kernel = [
+        "/sys/fs/cgroup/memory.current",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory.pressure",
+        "/sys/fs/cgroup/unified/memory.pressure",
+    ];
+    for path in kernel.map(Path::new).into_iter().filter(|path| path.is_file()) {
+        print_row(&path.display().to_string(), path)?;
+    }
+    print_wakeups()?;
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}

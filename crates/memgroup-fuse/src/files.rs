@@ -1,0 +1,143 @@
+//! Files of a group, by name and by number. The engine's table has them; here are their modes, and those that a descriptor treats.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use memgroup::{GroupFile, Hierarchy};
+
+/// The part of a file that is more than a text of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No part.
+    Plain,
+    /// A poll waits for events of the group and those below it.
+    Events,
+    /// A poll waits for events of the group alone.
+    EventsLocal,
+    /// A poll waits until memory is held in the group, or no more.
+    Populated,
+    /// A write begins the peak anew for its descriptor.
+    Peak,
+    /// A write is a trigger of its descriptor, and a poll waits for it.
+    Pressure,
+    /// A write may take long.
+    Reclaim,
+}
+
+/// A file that every group has.
+#[derive(Debug)]
+pub(crate) struct File {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    /// The permissions of a new group's file.
+    pub(crate) mode: u16,
+}
+
+impl File {
+    fn new(file: GroupFile) -> File {
+        let kind = match file.name.as_str() {
+            "memory.events" => Kind::Events,
+            "memory.events.local" => Kind::EventsLocal,
+            "cgroup.events" => Kind::Populated,
+            "memory.peak" => Kind::Peak,
+            "memory.pressure" => Kind::Pressure,
+            "memory.reclaim" => Kind::Reclaim,
+            _ => Kind::Plain,
+        };
+        let is_writable = file.writable || matches!(kind, Kind::Peak | Kind::Pressure);
+        let mode = if file.readable { 0o444 } else { 0 } | if is_writable { 0o200 } else { 0 };
+        File { name: file.name, kind, mode }
+    }
+}
+
+/// The files of all groups of one hierarchy. Registered subsystems add files while it is mounted.
+pub(crate) struct Files {
+    hierarchy: Hierarchy,
+    known: RwLock<Vec<Arc<File>>>,
+}
+
+impl Files {
+    pub(crate) fn of(hierarchy: &Hierarchy) -> Files {
+        let files = Files { hierarchy: hierarchy.clone(), known: RwLock::default() };
+        files.refresh();
+        files
+    }
+
+    /// Adds the files of subsystems that were registered since. Files keep their positions.
+    fn refresh(&self) {
+        let now = self.hierarchy.files();
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let new = now.into_iter().skip(known.len()).map(|file| Arc::new(File::new(file)));
+        known.extend(new);
+    }
+
+    fn known(&self) -> Vec<Arc<File>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The file with this number, which is 1 or more.
+    pub(crate) fn get(&self, number: u8) -> Option<Arc<File>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(usize::from(number).checked_sub(1)?).cloned()
+    }
+
+    /// The file with this name, and its number.
+    pub(crate) fn find(&self, name: &str) -> Option<(u8, Arc<File>)> {
+        let look = || {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let at = known.iter().position(|file| file.name == name)?;
+            Some((u8::try_from(at + 1).ok()?, Arc::clone(&known[at])))
+        };
+        look().or_else(|| {
+            // Subsystems have no other files.
+            name.ends_with(".stat").then(|| self.refresh());
+            look()
+        })
+    }
+
+    /// All files, with their numbers.
+    pub(crate) fn list(&self) -> impl Iterator<Item = (u8, Arc<File>)> {
+        self.refresh();
+        (1..=u8::MAX).zip(self.known())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Stat, Subsystem};
+
+    use super::*;
+
+    #[test]
+    fn have_the_modes_of_the_kernel() {
+        let files = Files::of(&Hierarchy::new(Config::new()).unwrap());
+        for (name, mode) in [
+            ("memory.current", 0o444),
+            ("memory.max", 0o644),
+            ("memory.peak", 0o644),
+            ("memory.pressure", 0o644),
+            ("memory.reclaim", 0o200),
+            ("memory.events", 0o444),
+            ("memory.stat", 0o444),
+            ("cgroup.procs", 0o644),
+            ("cgroup.controllers", 0o444),
+            ("cgroup.subtree_control", 0o644),
+            ("cgroup.type", 0o644),
+        ] {
+            assert_eq!(files.find(name).unwrap().1.mode, mode, "{name}");
+        }
+    }
+
+    #[test]
+    fn find_a_subsystem_that_is_registered_later() {
+        const LATE: Subsystem = Subsystem { name: "late", stats: &[Stat::count("hits")] };
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let files = Files::of(&hierarchy);
+        let before = files.list().count();
+        assert!(files.find("late.stat").is_none());
+        hierarchy.register(LATE).unwrap();
+        let (number, file) = files.find("late.stat").unwrap();
+        assert_eq!((usize::from(number), file.mode, files.list().count()), (before + 1, 0o444, before + 1));
+        assert_eq!(files.get(number).unwrap().name, "late.stat");
+        assert!(files.get(0).is_none() && files.get(255).is_none());
+    }
+}

@@ -1,0 +1,194 @@
+//! Mount: begins and ends the service of one tree at one path.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use fuser::{Config, Session, SessionACL};
+use memgroup::Hierarchy;
+use rustix::process::{getegid, geteuid};
+
+use crate::error::{MountError, MountProblem};
+use crate::owners::Owner;
+use crate::tree::Tree;
+use crate::unmounter::Unmounter;
+use crate::{attach, place};
+
+/// Options of a mount.
+///
+/// ```
+/// let options = memgroup_fuse::Options::new().allow_other(true);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Options {
+    allow_other: bool,
+    unmount_at_end: bool,
+}
+
+impl Options {
+    /// Only processes of the user that mounts see the tree, and it is unmounted in whatever way the program ends.
+    pub fn new() -> Options {
+        Options { allow_other: false, unmount_at_end: true }
+    }
+
+    /// Whether processes of other users see the tree. Owners and permissions of the files bound them. For other users than root,
+    /// `/etc/fuse.conf` must have `user_allow_other`.
+    pub fn allow_other(self, allow_other: bool) -> Options {
+        Options { allow_other, ..self }
+    }
+
+    /// Whether a child process, a shell, waits for the end of the program and unmounts then. Without it, a program that ends without dropping its
+    /// [`Mount`] leaves a dead mount behind: after `exit`, a signal or an abort.
+    pub fn unmount_at_end(self, unmount_at_end: bool) -> Options {
+        Options { unmount_at_end, ..self }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::new()
+    }
+}
+
+/// A mounted tree; from [`mount`]. Dropping it unmounts.
+///
+/// It ends the connection to the kernel first. So it also unmounts while descriptors are open: they answer `ENOTCONN` from then on. If the tree was
+/// unmounted by another program, it does nothing. A write to `memory.reclaim` that is under way goes on; its result is lost.
+#[must_use = "dropping it unmounts the tree"]
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    source: String,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Mounts the tree of groups at a directory.
+///
+/// The directory must exist; its entries are hidden meanwhile. A dead tree of an ended program is unmounted before. Root mounts by itself. Other users
+/// need the program `fusermount3`, and access to `/dev/fuse`. The mount keeps the hierarchy as a handle does.
+///
+/// It starts three threads, which are in no scope: their memory is charged to no group. The handle is memory of the caller. With
+/// [`Options::unmount_at_end`], it also starts a child process, which a program that waits for all its children sees.
+///
+/// ```no_run
+/// use memgroup::{Config, Hierarchy};
+/// use memgroup_fuse::{Options, mount};
+///
+/// let hierarchy = Hierarchy::new(Config::new())?;
+/// hierarchy.create("/alice")?;
+/// let mounted = mount(&hierarchy, "/run/myserver/groups", Options::new())?;
+/// std::fs::write("/run/myserver/groups/alice/memory.max", "64M")?;
+/// assert_eq!(hierarchy.lookup("/alice")?.max(), Some(64 << 20));
+/// drop(mounted);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// There is no such directory, another tree or a dead file system of another kind is mounted there, or the system does not let this user mount.
+pub fn mount(hierarchy: &Hierarchy, path: impl AsRef<Path>, options: Options) -> Result<Mount, MountError> {
+    let (path, hierarchy) = (path.as_ref(), hierarchy.clone());
+    let (ready, began) = channel();
+    let error = |problem| MountError { path: path.to_owned(), problem };
+    let serve = {
+        let path = path.to_owned();
+        move || serve(&hierarchy, &path, &options, &ready)
+    };
+    // Everything is made on the thread that serves, because this one may be in the scope of a tenant.
+    let thread = thread::Builder::new().name("memgroup-fuse".to_owned()).spawn(serve);
+    let thread = thread.map_err(|failed| error(MountProblem::Session(failed)))?;
+    match began.recv() {
+        Ok(Ok((path, source))) => Ok(Mount { path, source, thread: Some(thread) }),
+        Ok(Err(problem)) => {
+            // It gives its handle of the hierarchy back.
+            _ = thread.join();
+            Err(error(problem))
+        }
+        Err(_) => Err(error(MountProblem::Session(io::Error::other("the thread that serves has ended")))),
+    }
+}
+
+/// The path without links, and the source, which is in the list of mounts and belongs to this mount alone.
+type Place = (PathBuf, String);
+
+/// Mounts and serves, to the end.
+fn serve(hierarchy: &Hierarchy, path: &Path, options: &Options, ready: &Sender<Result<Place, MountProblem>>) {
+    match begin(hierarchy, path, options) {
+        Ok((place, session, unmounter)) => {
+            let is_heard = ready.send(Ok(place)).is_ok();
+            if is_heard {
+                // An error is of the connection, which is gone then.
+                _ = session.run();
+            }
+            drop(unmounter);
+        }
+        Err(problem) => drop(ready.send(Err(problem))),
+    }
+}
+
+fn begin(
+    hierarchy: &Hierarchy,
+    path: &Path,
+    options: &Options,
+) -> Result<(Place, Session<Tree>, Option<Unmounter>), MountProblem> {
+    static MOUNTS: AtomicU64 = AtomicU64::new(0);
+
+    let path = place::absolute(path).map_err(MountProblem::NoDirectory)?;
+    place::clear(&path)?;
+    // ORDERING: Relaxed; the number only has to be another one for each mount.
+    let source = format!("memgroup-{}-{}", std::process::id(), MOUNTS.fetch_add(1, Ordering::Relaxed));
+    let mounter = Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+    let tree = Tree::new(hierarchy, mounter).map_err(MountProblem::Session)?;
+    // Before the mount, so that there is no moment at which nothing would unmount it.
+    let start = || Unmounter::start(&path, &source).map_err(MountProblem::Shell);
+    let unmounter = options.unmount_at_end.then(start).transpose()?;
+    let connection = attach::attach(&path, &source, options.allow_other)?;
+    let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    match Session::from_fd(tree, connection, acl, Config::default()) {
+        Ok(session) => Ok(((path, source), session, unmounter)),
+        Err(error) => {
+            _ = place::end(&path, &source);
+            Err(MountProblem::Session(error))
+        }
+    }
+}
+
+impl Mount {
+    /// The directory, as an absolute path without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the tree is still mounted. Another program may unmount it.
+    pub fn is_mounted(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Unmounts as the drop does, and tells when that failed.
+    ///
+    /// # Errors
+    /// The system refused, or another file system is mounted above the tree. It stays mounted as long as the program runs.
+    pub fn unmount(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let has_ended = place::end(&self.path, &self.source)?;
+        if has_ended || thread.is_finished() {
+            _ = thread.join();
+        }
+        // Else the tree is served until the last descriptor is closed, because this user may not end the connection.
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // After an error it stays mounted: a drop cannot tell.
+        _ = self.end();
+    }
+}

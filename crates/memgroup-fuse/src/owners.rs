@@ -1,0 +1,154 @@
+//! Owners and permissions of directories and files: those that a user has set, kept as long as the mount and the group.
+//!
+//! As in cgroup v2, a new group and all its files belong to the user that made it, and `chown` changes one file alone. A group that the program
+//! made belongs to the user that mounted.
+//!
+//! - I1. There is an entry only for a group that differs from the default. Entries of removed groups are dropped when the table has doubled.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use memgroup::{GroupId, Hierarchy};
+
+use crate::inode::{DIRECTORY, Inode};
+
+/// The permissions of a directory that the program made.
+const DIRECTORY_MODE: u16 = 0o755;
+
+/// Entries below which none is dropped.
+const ENTRIES_LEAST: usize = 64;
+
+/// A user and a group of users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// Owner, permissions and times of a directory or a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) owner: Owner,
+    pub(crate) mode: u16,
+    pub(crate) accessed: SystemTime,
+    pub(crate) modified: SystemTime,
+}
+
+/// The entry of one group.
+struct Entry {
+    creator: Owner,
+    /// Rights that differ from those of the creator's new group, by the file's number.
+    set: HashMap<u8, Rights>,
+}
+
+struct Entries {
+    groups: HashMap<GroupId, Entry>,
+    /// The number of entries at which those of removed groups are dropped.
+    most: usize,
+}
+
+pub(crate) struct Owners {
+    hierarchy: Hierarchy,
+    mounter: Owner,
+    mounted: SystemTime,
+    entries: Mutex<Entries>,
+}
+
+impl Owners {
+    pub(crate) fn new(hierarchy: &Hierarchy, mounter: Owner) -> Owners {
+        let entries = Entries { groups: HashMap::new(), most: ENTRIES_LEAST };
+        Owners { hierarchy: hierarchy.clone(), mounter, mounted: SystemTime::now(), entries: entries.into() }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn default(&self, owner: Owner, mode: u16) -> Rights {
+        Rights { owner, mode, accessed: self.mounted, modified: self.mounted }
+    }
+
+    /// The rights of an inode. `mode` is that of a new group's file.
+    pub(crate) fn get(&self, inode: Inode, mode: Option<u16>) -> Rights {
+        let mode = mode.unwrap_or(DIRECTORY_MODE);
+        match self.entries().groups.get(&inode.group) {
+            None => self.default(self.mounter, mode),
+            Some(entry) => match entry.set.get(&inode.file) {
+                Some(&rights) => rights,
+                None => self.default(entry.creator, mode),
+            },
+        }
+    }
+
+    pub(crate) fn set(&self, inode: Inode, rights: Rights) {
+        self.insert(inode.group, self.mounter, inode.file, rights);
+    }
+
+    /// A user has made a group with these permissions of its directory.
+    pub(crate) fn created(&self, group: GroupId, creator: Owner, mode: u16) {
+        if creator != self.mounter || mode != DIRECTORY_MODE {
+            let rights = self.default(creator, mode);
+            self.insert(group, creator, DIRECTORY, rights);
+        }
+    }
+
+    fn insert(&self, group: GroupId, creator: Owner, file: u8, rights: Rights) {
+        let mut entries = self.entries();
+        if entries.groups.len() >= entries.most {
+            let is_online = |id: &GroupId| self.hierarchy.group(*id).is_some_and(|group| group.is_online());
+            entries.groups.retain(|id, _| is_online(id));
+            entries.most = ENTRIES_LEAST.max(2 * entries.groups.len());
+        }
+        let entry = entries.groups.entry(group).or_insert_with(|| Entry { creator, set: HashMap::new() });
+        entry.set.insert(file, rights);
+    }
+
+    /// The group was removed.
+    pub(crate) fn removed(&self, group: GroupId) {
+        self.entries().groups.remove(&group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::Config;
+
+    use super::*;
+
+    #[test]
+    fn drop_the_entries_of_removed_groups() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let (mounter, user) = (Owner { uid: 0, gid: 0 }, Owner { uid: 7, gid: 8 });
+        let owners = Owners::new(&hierarchy, mounter);
+        let kept = hierarchy.create("/kept").unwrap();
+        owners.created(kept.id(), user, 0o700);
+        for number in 0..1000 {
+            let group = hierarchy.create(&format!("/{number}")).unwrap();
+            owners.created(group.id(), user, 0o755);
+            group.remove().unwrap();
+            assert!(owners.entries().groups.len() <= ENTRIES_LEAST);
+        }
+        let rights = |file, mode| owners.get(Inode { group: kept.id(), file }, mode);
+        assert_eq!((rights(DIRECTORY, None).owner, rights(DIRECTORY, None).mode), (user, 0o700));
+        assert_eq!((rights(3, Some(0o644)).owner, rights(3, Some(0o644)).mode), (user, 0o644));
+        owners.removed(kept.id());
+        assert_eq!(rights(3, Some(0o644)).owner, mounter);
+    }
+
+    #[test]
+    fn keep_one_file_apart_from_the_others() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let mounter = Owner { uid: 1, gid: 1 };
+        let owners = Owners::new(&hierarchy, mounter);
+        let inode = |file| Inode { group: hierarchy.root().id(), file };
+        let changed =
+            Rights { owner: Owner { uid: 2, gid: 3 }, mode: 0o640, ..owners.get(inode(1), Some(0o644)) };
+        owners.set(inode(1), changed);
+        assert_eq!(owners.get(inode(1), Some(0o644)), changed);
+        assert_eq!(
+            (owners.get(inode(2), Some(0o444)).owner, owners.get(inode(0), None).owner),
+            (mounter, mounter)
+        );
+    }
+}

@@ -1,0 +1,429 @@
+//! Tree: answers the kernel's requests.
+//!
+//! ```text
+//!   kernel ─ request ─▶ one thread ─▶ inode number ─▶ group by its id ─▶ engine ─▶ answer
+//!                          ├─ memory.reclaim ─▶ workers                    (short locks only)
+//!                          └─ poll ─▶ watch
+//! ```
+//!
+//! The kernel keeps nothing of a group's existence: it looks each directory up again. It may keep names and attributes of files, which stay as long as
+//! their group, and are changed only by requests to this mount.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use memgroup::{Group, GroupId, Hierarchy};
+
+use crate::error;
+use crate::files::Files;
+use crate::inode::{DIRECTORY, Inode};
+use crate::open::{Open, Write};
+use crate::owners::{Owner, Owners};
+use crate::table::Table;
+use crate::watch::Watch;
+use crate::workers::{Job, Workers};
+
+/// For how long the kernel may keep names and attributes of files.
+const FILES_KEPT: Duration = Duration::from_secs(3600);
+
+/// For how long the kernel may keep a directory's attributes. It looks all but the root up each time, and so gets new ones. For the root, the number of
+/// links may be so old.
+const DIRECTORIES_KEPT: Duration = Duration::from_millis(100);
+
+/// The longest name, in bytes.
+const NAME_MAX: u32 = 255;
+
+/// The size that the kernel tells programs to read and write in.
+const BLOCK_BYTES: u32 = 4096;
+
+/// The most bytes of one write request. A longer write comes in several, the first of which is too long for a file.
+const REQUEST_BYTES_MAX: u32 = 8192;
+
+/// An entry of an open directory.
+struct DirectoryEntry {
+    number: INodeNo,
+    kind: FileType,
+    name: String,
+}
+
+/// The entries of one open directory, read at its beginning.
+type Listing = Mutex<Vec<DirectoryEntry>>;
+
+/// The file system of one mount.
+pub(crate) struct Tree {
+    hierarchy: Hierarchy,
+    root: GroupId,
+    files: Files,
+    owners: Owners,
+    open: Table<Open>,
+    listings: Table<Listing>,
+    watch: Watch,
+    workers: Workers,
+}
+
+impl Tree {
+    pub(crate) fn new(hierarchy: &Hierarchy, mounter: Owner) -> io::Result<Tree> {
+        Ok(Tree {
+            hierarchy: hierarchy.clone(),
+            root: hierarchy.root().id(),
+            files: Files::of(hierarchy),
+            owners: Owners::new(hierarchy, mounter),
+            open: Table::default(),
+            listings: Table::default(),
+            watch: Watch::new(hierarchy)?,
+            workers: Workers::default(),
+        })
+    }
+
+    fn inode(&self, number: INodeNo) -> Inode {
+        Inode::of(number, self.root)
+    }
+
+    /// The group of a directory, if it was not removed.
+    fn directory(&self, number: INodeNo) -> Option<Group> {
+        let Inode { group, file } = self.inode(number);
+        self.hierarchy.group(group).filter(|group| file == DIRECTORY && group.is_online())
+    }
+
+    /// The attributes of an inode. A removed group has them too, for descriptors.
+    fn attributes(&self, inode: Inode, group: Option<&Group>) -> FileAttr {
+        let file = self.files.get(inode.file);
+        let rights = self.owners.get(inode, file.as_ref().map(|file| file.mode));
+        let (kind, nlink) = match inode.file {
+            DIRECTORY => (FileType::Directory, 2 + group.map_or(0, Group::child_count)),
+            _ => (FileType::RegularFile, 1),
+        };
+        FileAttr {
+            ino: inode.number(self.root),
+            size: 0,
+            blocks: 0,
+            atime: rights.accessed,
+            mtime: rights.modified,
+            ctime: rights.modified,
+            crtime: rights.modified,
+            kind,
+            perm: rights.mode,
+            nlink: u32::try_from(nlink).unwrap_or(u32::MAX),
+            uid: rights.owner.uid,
+            gid: rights.owner.gid,
+            rdev: 0,
+            blksize: BLOCK_BYTES,
+            flags: 0,
+        }
+    }
+
+    fn enter(&self, group: &Group, reply: ReplyEntry) {
+        let inode = Inode { group: group.id(), file: DIRECTORY };
+        let attributes = self.attributes(inode, Some(group));
+        reply.entry_with_ttls(&DIRECTORIES_KEPT, &Duration::ZERO, &attributes, Generation(0));
+    }
+
+    fn reply_attributes(&self, inode: Inode, reply: ReplyAttr) {
+        let group = self.hierarchy.group(inode.group);
+        let kept = if inode.file == DIRECTORY { DIRECTORIES_KEPT } else { FILES_KEPT };
+        reply.attr(&kept, &self.attributes(inode, group.as_ref()));
+    }
+
+    fn list(&self, group: &Group) -> Vec<DirectoryEntry> {
+        let (id, parent) = (group.id(), group.parent().map_or(group.id(), |parent| parent.id()));
+        let entry = |group, file, kind, name| {
+            let number = Inode { group, file }.number(self.root);
+            DirectoryEntry { number, kind, name }
+        };
+        let directory = |group, name| entry(group, DIRECTORY, FileType::Directory, name);
+        let mut entries = vec![directory(id, ".".to_owned()), directory(parent, "..".to_owned())];
+        if !group.is_online() {
+            return entries;
+        }
+        let files = self.files.list();
+        entries
+            .extend(files.map(|(number, file)| entry(id, number, FileType::RegularFile, file.name.clone())));
+        let children = group.children().into_iter().map(|child| (child.id(), child.name()));
+        // A file hides a group that the program has given its name.
+        let children = children.filter(|(_, name)| self.files.find(name).is_none());
+        entries.extend(children.map(|(id, name)| directory(id, name)));
+        entries
+    }
+}
+
+impl Filesystem for Tree {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Both are within the bounds of the protocol. Without the capability, the kernel sends a truncation of its own, which is answered too.
+        _ = config.set_max_write(REQUEST_BYTES_MAX);
+        _ = config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.directory(parent).zip(name.to_str());
+        let Some((group, name)) = found else { return reply.error(Errno::ENOENT) };
+        if let Some((file, _)) = self.files.find(name) {
+            let inode = Inode { group: group.id(), file };
+            return reply.entry(&FILES_KEPT, &self.attributes(inode, None), Generation(0));
+        }
+        match group.child(name) {
+            Some(child) => self.enter(&child, reply),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.reply_attributes(self.inode(number), reply);
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        // A truncation changes nothing, as files have no bytes.
+        _: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let inode = self.inode(number);
+        let file = self.files.get(inode.file);
+        let before = self.owners.get(inode, file.map(|file| file.mode));
+        let mut rights = before;
+        rights.mode = mode.map_or(rights.mode, |mode| (mode & 0o7777) as u16);
+        rights.owner = Owner { uid: uid.unwrap_or(rights.owner.uid), gid: gid.unwrap_or(rights.owner.gid) };
+        let time = |time, now: SystemTime| match time {
+            Some(TimeOrNow::SpecificTime(time)) => time,
+            Some(TimeOrNow::Now) => SystemTime::now(),
+            None => now,
+        };
+        (rights.accessed, rights.modified) =
+            (time(accessed, rights.accessed), time(modified, rights.modified));
+        if rights != before && self.hierarchy.group(inode.group).is_some_and(|group| group.is_online()) {
+            self.owners.set(inode, rights);
+        }
+        self.reply_attributes(inode, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        let Some(parent) = self.directory(parent) else { return reply.error(Errno::ENODEV) };
+        if name.len() > NAME_MAX as usize {
+            return reply.error(Errno::ENAMETOOLONG);
+        }
+        let Some(name) = name.to_str() else { return reply.error(Errno::EINVAL) };
+        if self.files.find(name).is_some() {
+            return reply.error(Errno::EEXIST);
+        }
+        match parent.create(name) {
+            Ok(group) => {
+                let creator = Owner { uid: request.uid(), gid: request.gid() };
+                self.owners.created(group.id(), creator, (mode & 0o7777) as u16);
+                self.enter(&group, reply);
+            }
+            Err(error) => reply.error(error::of_group(&error)),
+        }
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let child = self.directory(parent).zip(name.to_str()).and_then(|(parent, name)| parent.child(name));
+        let Some(child) = child else { return reply.error(Errno::ENOENT) };
+        if let Err(error) = child.remove() {
+            return reply.error(error::of_group(&error));
+        }
+        let id = child.id();
+        drop(child);
+        self.owners.removed(id);
+        self.watch.removed(id);
+        reply.ok();
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let inode = self.inode(number);
+        let group = self.hierarchy.group(inode.group).filter(Group::is_online);
+        let Some((group, file)) = group.zip(self.files.get(inode.file)) else {
+            return reply.error(Errno::ENODEV);
+        };
+        let handle = self.open.insert(Open::new(group.downgrade(), file));
+        reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some(open) = self.open.get(handle) else { return reply.error(Errno::EBADF) };
+        open.read(offset, size, |read| match read {
+            Ok(bytes) => reply.data(bytes),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(open) = self.open.get(handle) else { return reply.error(Errno::EBADF) };
+        let bytes = data.len() as u32;
+        match open.write(data) {
+            Ok(Write::Done) => {
+                if open.keeps_group() {
+                    self.watch.keep(handle, &open);
+                }
+                reply.written(bytes);
+            }
+            Ok(Write::Later(group, text)) => self.workers.add(Job { group, text, bytes, reply }),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.watch.forget(handle);
+        drop(self.open.remove(handle));
+        reply.ok();
+    }
+
+    fn poll(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        notifier: PollNotifier,
+        _: PollEvents,
+        flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        let Some(open) = self.open.get(handle) else { return reply.error(Errno::EBADF) };
+        if flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY) {
+            self.watch.poll(handle, &open, notifier);
+        }
+        let events = open.poll();
+        if events.contains(PollEvents::POLLPRI) {
+            self.watch.polled(handle);
+        }
+        reply.poll(events);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(self.listings.insert(Listing::default()), FopenFlags::empty());
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let Some(listing) = self.listings.get(handle) else { return reply.error(Errno::EBADF) };
+        let mut entries = listing.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset == 0 {
+            let group = self.hierarchy.group(self.inode(number).group);
+            *entries = group.map(|group| self.list(&group)).unwrap_or_default();
+        }
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (at, entry) in entries.iter().enumerate().skip(from) {
+            if reply.add(entry.number, at as u64 + 1, entry.kind, &entry.name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        drop(self.listings.remove(handle));
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        reply.statfs(0, 0, 0, 0, 0, BLOCK_BYTES, NAME_MAX, BLOCK_BYTES);
+    }
+
+    fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
+        // The kernel checks the permissions.
+        reply.ok();
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
+        // Holes and data are not sought in an empty file.
+        reply.error(Errno::ENXIO);
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(Errno::EACCES);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: INodeNo,
+        _: &OsStr,
+        _: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::EPERM);
+    }
+}
