@@ -95,7 +95,9 @@ export class Icicle {
       this.box.append(cell);
     }
     cell.place = place;
-    const [left, width] = [place.left.toFixed(1), Math.max(place.width - 1, 1).toFixed(1)];
+    // Whole pixels, so that small changes of usage move nothing.
+    const left = Math.round(place.left);
+    const width = Math.max(Math.round(place.left + place.width) - left - 1, 1);
     if (cell.left !== left) cell.style.left = (cell.left = left) + "px";
     if (cell.wide !== width) cell.style.width = (cell.wide = width) + "px";
     if (cell.row !== place.row) cell.style.top = (cell.row = place.row) * ROW + "px";
