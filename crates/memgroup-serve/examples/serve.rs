@@ -64,7 +64,7 @@ fn lock(held: &Mutex<Vec<Charge>>) -> std::sync::MutexGuard<'_, Vec<Charge>> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each query takes memory and gives it back. Those of `carol` ask for more than she may have, so one is stopped now and then. A report of `alice` waits for room again and again.
+/// Each query takes memory and gives it back. Those of `carol` ask for more than she may have, so one is stopped now and then. Of two reports of `alice`, one waits for the other.
 fn work(tenants: &Group, end: Option<Instant>) -> Result<(), Box<dyn std::error::Error>> {
     let mut queries = Vec::new();
     for tenant in tenants.children() {
@@ -73,14 +73,16 @@ fn work(tenants: &Group, end: Option<Instant>) -> Result<(), Box<dyn std::error:
         }
     }
     let alice = tenants.children().into_iter().next().ok_or("there is no tenant")?;
-    let report = alice.create("report")?;
-    std::thread::spawn(move || {
-        loop {
-            let charge = report.charge_until(14 << 20, Instant::now() + Duration::from_secs(10));
-            std::thread::sleep(Duration::from_secs(2));
-            drop(charge);
-        }
-    });
+    for number in 1..=2 {
+        let report = alice.create(&format!("report-{number}"))?;
+        std::thread::spawn(move || {
+            loop {
+                let charge = report.charge_until(12 << 20, Instant::now() + Duration::from_secs(10));
+                std::thread::sleep(Duration::from_secs(2));
+                drop(charge);
+            }
+        });
+    }
     let mut step = 0_u64;
     while end.is_none_or(|end| Instant::now() < end) {
         for (query, number) in queries.iter().zip(0_u64..) {

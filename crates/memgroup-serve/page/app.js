@@ -51,6 +51,16 @@ const api = {
   refresh: () => update(),
 };
 
+const ALONE = new Set(["taken_unix_us", "order", "groups"]);
+
+// Makes a column of a value that all groups have.
+function spread(columns, size) {
+  for (const [name, value] of Object.entries(columns)) {
+    if (!ALONE.has(name) && !Array.isArray(value)) columns[name] = new Array(size).fill(value);
+  }
+  return columns;
+}
+
 // The tree as columns; a group is its position. Groups below one follow it, so they are a range.
 const model = {
   order: "",
@@ -60,7 +70,10 @@ const model = {
     return (this.lowers[at] ??= this.paths[at].toLowerCase());
   },
   take(table) {
-    if (table.groups) this.takeGroups(table.groups);
+    const { groups } = table;
+    const size = groups ? (Array.isArray(groups.parent) ? groups.parent.length : 1) : this.paths.length;
+    spread(table, size);
+    if (groups) this.takeGroups(spread(groups, size));
     this.order = table.order;
     this.columns = table;
   },

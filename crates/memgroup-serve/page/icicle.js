@@ -95,7 +95,9 @@ export class Icicle {
       this.box.append(cell);
     }
     cell.place = place;
-    const [left, width] = [place.left.toFixed(1), Math.max(place.width - 1, 1).toFixed(1)];
+    // Whole pixels, so that small changes of usage move nothing.
+    const left = Math.round(place.left);
+    const width = Math.max(Math.round(place.left + place.width) - left - 1, 1);
     if (cell.left !== left) cell.style.left = (cell.left = left) + "px";
     if (cell.wide !== width) cell.style.width = (cell.wide = width) + "px";
     if (cell.row !== place.row) cell.style.top = (cell.row = place.row) * ROW + "px";
@@ -104,7 +106,7 @@ export class Icicle {
     if (place.groups) {
       label = count(place.groups) + " more groups, too narrow to show; they are in the table";
       put(name, "+ " + count(place.groups));
-      set(cell, "class", "cell more");
+      set(cell, "class", "cell more" + (place.width < 28 ? " narrow" : ""));
       gauge.style.width = "0";
     } else {
       const { names, columns: { usage_bytes: usage, max_bytes: max } } = this.model;

@@ -52,14 +52,16 @@ export class Table {
     this.body = el("div", { class: "body", role: "rowgroup" });
     box.append(el("div", { role: "rowgroup" }, this.head), this.body);
     set(box, "aria-colcount", COLUMNS.length);
-    box.addEventListener("scroll", () => this.draw(), { passive: true });
+    // Asked for only when they change: each question has the browser lay out the page.
+    Object.assign(this, { top: 0, tall: box.clientHeight });
+    box.addEventListener("scroll", () => { this.top = box.scrollTop; this.draw(); }, { passive: true });
     box.addEventListener("keydown", (event) => this.key(event));
     this.body.addEventListener("click", (event) => {
       const row = event.target.closest(".row");
       if (row) this.choose(row.at, model.zoom);
     });
     this.body.addEventListener("dblclick", () => this.choose(model.chosen, model.chosen));
-    new ResizeObserver(() => this.draw()).observe(box);
+    new ResizeObserver(() => { this.tall = box.clientHeight; this.draw(); }).observe(box);
   }
 
   sortBy(number) {
@@ -102,8 +104,8 @@ export class Table {
 
   draw() {
     const { box, list, rows, model } = this;
-    const first = Math.max(0, Math.floor(box.scrollTop / ROW) - 2);
-    const needed = Math.min(Math.ceil(box.clientHeight / ROW) + 4, list.length - first);
+    const first = Math.max(0, Math.floor(this.top / ROW) - 2);
+    const needed = Math.min(Math.ceil(this.tall / ROW) + 4, list.length - first);
     let active = null;
     for (let number = 0; number < Math.max(needed, rows.length); number += 1) {
       const row = (rows[number] ??= this.makeRow(number));

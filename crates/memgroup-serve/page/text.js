@@ -52,7 +52,9 @@ export function exact(value) {
   return value + UNITS[unit];
 }
 
-export const count = (value) => value.toLocaleString("en");
+const COUNT = new Intl.NumberFormat("en");
+
+export const count = (value) => COUNT.format(value);
 
 export function percent(value) {
   return (value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)) + " %";

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::problem::Problem;
 use crate::report::unix_us;
 
-/// Figures of all groups. Each list has a value for each group, in the order of the snapshot.
+/// Figures of all groups, in the order of the snapshot.
 #[derive(serde::Serialize)]
 struct Table<'s> {
     taken_unix_us: u64,
@@ -42,11 +42,16 @@ struct Groups<'s> {
     online: Column<'s, bool>,
 }
 
+/// A value for each group; one value alone if all are equal.
 struct Column<'s, T>(&'s [GroupSnapshot], fn(&'s GroupSnapshot) -> T);
 
-impl<T: Serialize> Serialize for Column<'_, T> {
+impl<T: Serialize + PartialEq> Serialize for Column<'_, T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.0.iter().map(self.1))
+        let mut values = self.0.iter().map(self.1);
+        match values.next() {
+            Some(first) if values.all(|value| value == first) => first.serialize(to),
+            _ => to.collect_seq(self.0.iter().map(self.1)),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Browser {
     pub(crate) driver: Child,
     client: Client,
     session: String,
-    /// Kept open for what the driver writes.
+    /// The output of the driver, kept open for it.
     _output: Lines<BufReader<ChildStdout>>,
     /// Number of waits that have ended.
     reached: Arc<AtomicU64>,

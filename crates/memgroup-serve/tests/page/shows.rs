@@ -74,7 +74,7 @@ fn shows_the_figures_of_the_engine() {
         browser.get(&format!("[...document.querySelectorAll('.cell')].find(cell => cell.key === {path:?}).getAttribute('aria-label')"))
     };
     assert_eq!(label("/tenants/alice"), "/tenants/alice: 9.42M, ! 98 % of 9.54M");
-    // What changes is shown too.
+    // A change is shown too.
     drop(bobs);
     let _more = bob.try_charge(5 << 20).unwrap();
     tenants.set_share(Some(3)).unwrap();
