@@ -9,6 +9,7 @@ mod limits;
 mod reclaim;
 mod shares;
 mod spec;
+mod top;
 mod watch;
 
 use std::fs;
