@@ -1,7 +1,7 @@
 //! A program with three tenants that an operator sees and steers: `cargo run -p memgroup-serve --example serve`.
 //!
-//! It listens on a Unix socket and on a TCP port of the loopback, and works until it is stopped. With a number as argument it ends after so many
-//! seconds.
+//! It listens on a Unix socket and on port 9191 of the loopback, and works until it is stopped. Arguments are the seconds after which it ends, and
+//! another port.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use memgroup_serve::{Control, Serve, Token};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seconds: Option<u64> = std::env::args().nth(1).map(|text| text.parse()).transpose()?;
+    let port = std::env::args().nth(2).map_or(Ok(9191), |text| text.parse())?;
     tracing_subscriber::fmt().with_target(true).without_time().init();
     let hierarchy = Hierarchy::new(Config::new())?;
     let tenants = hierarchy.create("/tenants")?;
@@ -20,12 +21,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let control = Token::random()?;
     let socket = std::env::temp_dir().join("memgroup-example.sock");
-    let serve = Serve::unix(&socket).and_tcp(([127, 0, 0, 1], 9191));
+    let serve = Serve::unix(&socket).and_tcp(([127, 0, 0, 1], port));
     let serve = serve.control(Control::Unix).control(Control::Token(control.clone()));
     let server = memgroup_serve::start(&hierarchy, serve)?;
     println!("socket: {}", socket.display());
     println!("page to read:    {}", server.page().unwrap_or_default());
-    println!("page to control: http://127.0.0.1:9191/#token={}", control.secret());
+    println!("page to control: http://127.0.0.1:{port}/#token={}", control.secret());
 
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     work(&tenants, end)

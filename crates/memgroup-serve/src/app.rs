@@ -1,7 +1,8 @@
 //! App: the parts of a running server that its requests share.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use memgroup::{ChargeError, Hierarchy};
@@ -31,6 +32,8 @@ pub(crate) struct App {
     pub(crate) samples: Samples,
     pub(crate) actions: Arc<Semaphore>,
     pub(crate) started: SystemTime,
+    /// Answers so far, by status.
+    answers: Mutex<BTreeMap<u16, u64>>,
     groups: AtomicUsize,
     untold: AtomicUsize,
 }
@@ -46,6 +49,7 @@ impl App {
         let groups = AtomicUsize::new(hierarchy.groups().len());
         Ok(App {
             samples,
+            answers: Mutex::default(),
             untold: AtomicUsize::new(0),
             pace: Pace::new(serve.cpu_percent),
             conns: Arc::default(),
@@ -76,5 +80,15 @@ impl App {
 
     pub(crate) fn set_untold(&self, groups: usize) {
         self.untold.store(groups, Ordering::Relaxed);
+    }
+
+    /// Counts an answer.
+    pub(crate) fn count(&self, status: u16) {
+        *self.answers.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
+    }
+
+    /// How many answers there were of each status.
+    pub(crate) fn answers(&self) -> BTreeMap<u16, u64> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

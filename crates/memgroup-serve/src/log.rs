@@ -25,7 +25,7 @@ pub(crate) fn control(client: &impl fmt::Display, act: &str, result: &Result<Sta
     let _ = (client, act, result);
 }
 
-/// Logs a request to control whose client lacks the right.
+/// Logs a request to control by a client without the right.
 pub(crate) fn denied(client: &impl fmt::Display, act: &str, problem: &Problem) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "memgroup::control", %client, act, reason = problem.detail, "denied");
@@ -41,7 +41,7 @@ mod limits {
     use memgroup::stats::memory::{THROTTLED_USEC, THROTTLES};
     use memgroup::{Freshness, Group, GroupId, Hierarchy, Reach, Statistics};
 
-    use crate::answer::Kill;
+    use crate::report::Kill;
     use crate::sample::{Counts, Met};
 
     /// Time between two lines about the limits of one group.

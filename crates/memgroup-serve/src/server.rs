@@ -26,7 +26,7 @@ use crate::app::App;
 use crate::config::Serve;
 use crate::conn::{Conn, Tracked};
 use crate::listen::{self, ListenError, Socket};
-use crate::sample;
+use crate::sampler;
 use crate::token::Token;
 
 /// The most bytes of the head of a request, and of an answer that wait in a connection.
@@ -52,7 +52,7 @@ pub enum StartError {
     Limit(String),
     /// Its group has no room for the server: the refusal.
     Memory(String),
-    /// The system refuses a thread, or random numbers: what was done, and the error.
+    /// The system refuses a thread, or random numbers: the act, and the error.
     Io(String, std::io::Error),
 }
 
@@ -263,7 +263,7 @@ impl Listeners {
                 }
             }
         };
-        tokio::spawn(sample::run(Arc::clone(&app)).in_group(&app.account.group));
+        tokio::spawn(sampler::run(Arc::clone(&app)).in_group(&app.account.group));
         tokio::select! {
             () = serve => {}
             // The sender lives as long as the server.

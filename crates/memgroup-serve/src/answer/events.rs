@@ -14,10 +14,11 @@ use memgroup_tokio::InGroupExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::{Answer, Content, unix_us};
+use super::{Answer, Content};
 use crate::app::App;
 use crate::conn::StreamPlace;
 use crate::problem::Problem;
+use crate::report::unix_us;
 use crate::sample::Ring;
 
 const KIND: &str = "text/event-stream";

@@ -18,8 +18,8 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-pub(crate) use self::body::{AnswerBody, Content};
-pub(crate) use self::list::{Kill, outcome, unix_us};
+pub(crate) use self::body::AnswerBody;
+use self::body::Content;
 use crate::access::Peer;
 use crate::app::App;
 use crate::chunks::Chunks;
@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn new(kind: &'static str, content: Content) -> Answer {
+    fn new(kind: &'static str, content: Content) -> Answer {
         Answer { status: StatusCode::OK, kind, content, headers: Vec::new() }
     }
 
@@ -104,6 +104,7 @@ pub(crate) async fn answer(
         Err(problem) => Err(problem),
     };
     let Answer { status, kind, content, headers } = answer.unwrap_or_else(Answer::from);
+    app.count(status.as_u16());
     let mut response = Response::new(AnswerBody::new(content, Arc::clone(&app), Arc::clone(&conn)));
     *response.status_mut() = status;
     let to = response.headers_mut();
@@ -173,7 +174,12 @@ async fn dispatch(
             Ok(Answer::new(kind, Content::Fixed(Bytes::from_static(text.as_bytes()))))
         }
         Act::About => with_room(app, || list::about(app, right)).await,
-        Act::Metrics => with_room(app, || metrics::answer(app, head)).await,
+        Act::Metrics => {
+            with_room(app, || {
+                metrics::text(app, head).map(|(kind, text)| Answer::new(kind, Content::Text(text)))
+            })
+            .await
+        }
         Act::Tree => with_room(app, || tree::whole(app)).await,
         Act::Waits => with_room(app, || list::waits(app)).await,
         Act::Kills => with_room(app, || list::kills(app)).await,

@@ -59,7 +59,7 @@ impl Ring {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event. One whose text is larger than the ring leaves a gap.
+    /// Adds an event. A text that is larger than the ring leaves a gap.
     pub(crate) fn push(&self, kind: &'static str, data: &impl Serialize) {
         // A value without maps and with finite numbers can be serialised.
         let data = serde_json::to_string(data).unwrap_or_default().into_boxed_str();

@@ -1,4 +1,4 @@
-//! What is shown is what the engine has.
+//! Answers show the figures of the engine.
 
 use serde_json::{Value, json};
 
