@@ -25,6 +25,9 @@ static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 fn main() -> Result<(), Failed> {
     let hierarchy = Hierarchy::new(Config::new())?;
     let mut groups = Vec::new();
+    for number in 0..PARENTS {
+        hierarchy.create(&format!("/tenants-{number:02}"))?;
+    }
     for number in 0..GROUPS - PARENTS {
         let group = hierarchy.create(&format!("/tenants-{:02}/tenant-{number:04}", number % PARENTS))?;
         group.set_max(1 << 20)?;
@@ -63,7 +66,10 @@ fn main() -> Result<(), Failed> {
         let snapshots = replay.stdout.iter().filter(|byte| **byte == b'\n').count();
         let bytes = fs::metadata(&file)?.len();
         let hour = bytes as f64 / snapshots as f64 * 3_600.0 / 1e6;
-        println!("  recording: {bytes} bytes in {snapshots} snapshots of {} bytes, {hour:.1} MB an hour", replay.stdout.len() / snapshots);
+        println!(
+            "  recording: {bytes} bytes in {snapshots} snapshots of {} bytes, {hour:.1} MB an hour",
+            replay.stdout.len() / snapshots
+        );
     }
     Ok(())
 }

@@ -117,7 +117,8 @@ impl Tree {
             return Err("read a snapshot: it has no groups".to_owned());
         }
         for at in 0..tree.groups.len() {
-            let above = tree.groups[at].parent.map(|parent| tree.groups[..at].get(parent).map(|one| one.depth));
+            let above =
+                tree.groups[at].parent.map(|parent| tree.groups[..at].get(parent).map(|one| one.depth));
             tree.groups[at].depth = match (at, above) {
                 (0, None) => 0,
                 (1.., Some(Some(above))) if above < DEPTH_MAX => above + 1,

@@ -53,7 +53,8 @@ impl Target {
         };
         if let Some(host) = word.strip_prefix("http://") {
             let host = host.trim_end_matches('/');
-            let has_port = host.parse::<hyper::http::uri::Authority>().is_ok_and(|one| one.port_u16().is_some());
+            let has_port =
+                host.parse::<hyper::http::uri::Authority>().is_ok_and(|one| one.port_u16().is_some());
             return if has_port {
                 Ok(Target::Tcp(host.to_owned()))
             } else {
@@ -62,7 +63,9 @@ impl Target {
         }
         if let Ok(pid) = word.parse::<u32>() {
             return only(find::programs(Some(pid)), || {
-                format!("process {pid} serves no groups on a Unix socket, or this user may not read /proc/{pid}/fd; give its SOCKET")
+                format!(
+                    "process {pid} serves no groups on a Unix socket, or this user may not read /proc/{pid}/fd; give its SOCKET"
+                )
             });
         }
         if find::is_at(word.as_ref()) {
@@ -79,9 +82,13 @@ fn only(found: Vec<find::Program>, none: impl FnOnce() -> String) -> Result<Targ
         [] => Err(RunError::Failure(none())),
         [one] => Ok(Target::Unix(one.socket.clone())),
         several => {
-            let line = |one: &find::Program| format!("\n  {:>7}  {:<16} {}", one.pid, one.name, one.socket.display());
+            let line = |one: &find::Program| {
+                format!("\n  {:>7}  {:<16} {}", one.pid, one.name, one.socket.display())
+            };
             let lines: String = several.iter().map(line).collect();
-            Err(RunError::Usage(format!("several programs serve their groups; give the PID or the SOCKET of one:{lines}")))
+            Err(RunError::Usage(format!(
+                "several programs serve their groups; give the PID or the SOCKET of one:{lines}"
+            )))
         }
     }
 }
@@ -196,10 +203,14 @@ async fn get(
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let request = request.body(Empty::new()).map_err(|_| "a token has letters and digits only".to_owned())?;
+        let request =
+            request.body(Empty::new()).map_err(|_| "a token has letters and digits only".to_owned())?;
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await.map_err(|error| error.to_string())?;
+        let body = Limited::new(answer.into_body(), ANSWER_MAX)
+            .collect()
+            .await
+            .map_err(|error| error.to_string())?;
         let body = Vec::from(body.to_bytes());
         if status == StatusCode::OK { Ok(body) } else { Err(refusal(status, &body)) }
     };

@@ -21,8 +21,10 @@ pub(crate) fn programs(pid: Option<u32>) -> Vec<Program> {
     let listening = fs::read_to_string("/proc/net/unix").map(|text| sockets(&text)).unwrap_or_default();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut found: Vec<Program> =
-        pids.filter(|one| pid.is_none_or(|pid| pid == *one)).flat_map(|one| of_process(one, &listening)).collect();
+    let mut found: Vec<Program> = pids
+        .filter(|one| pid.is_none_or(|pid| pid == *one))
+        .flat_map(|one| of_process(one, &listening))
+        .collect();
     found.sort_by(|a, b| (a.pid, &a.socket).cmp(&(b.pid, &b.socket)));
     found.dedup();
     found
@@ -86,7 +88,8 @@ mod tests {
         let hierarchy = memgroup::Hierarchy::new(memgroup::Config::new()).expect("a hierarchy");
         let folder = tempfile::tempdir().expect("a directory");
         let socket = folder.path().canonicalize().expect("a path").join("m.sock");
-        let server = memgroup_serve::start(&hierarchy, memgroup_serve::Serve::unix(&socket)).expect("a server");
+        let server =
+            memgroup_serve::start(&hierarchy, memgroup_serve::Serve::unix(&socket)).expect("a server");
         let own = || programs(Some(std::process::id()));
         assert!(own().iter().any(|program| program.socket == socket), "{:?}", own());
         server.stop();

@@ -256,7 +256,10 @@ fn record(options: &Record) -> Result<u8, RunError> {
     let words = options.targets.iter().map(|word| Some(word.as_str()));
     let words: Vec<_> = if options.targets.is_empty() { vec![None] } else { words.collect() };
     if words.len() > SOURCES_MAX {
-        return Err(RunError::Usage(format!("{} programs are given; at most {SOURCES_MAX} are recorded in a file", words.len())));
+        return Err(RunError::Usage(format!(
+            "{} programs are given; at most {SOURCES_MAX} are recorded in a file",
+            words.len()
+        )));
     }
     let mut clients = Vec::new();
     for word in words {
@@ -308,7 +311,8 @@ fn record(options: &Record) -> Result<u8, RunError> {
 }
 
 fn open(file: &Path, of: Option<&str>) -> Result<Recording, RunError> {
-    let recording = Recording::open(file, of).map_err(|error| RunError::Failure(format!("failed to {error}")))?;
+    let recording =
+        Recording::open(file, of).map_err(|error| RunError::Failure(format!("failed to {error}")))?;
     if let Some(note) = &recording.note {
         say(&format!("{}: {note}; the frames before it are shown", file.display()));
     }

@@ -43,7 +43,8 @@ pub(super) fn paint(canvas: &mut Canvas<'_>, view: &mut View, time: &str) {
         && let Some(group) = view.group()
     {
         lines.extend(detail(group).into_iter().map(|line| Line::raw(fit(&line, width))));
-        let [top, rest] = Layout::vertical([Constraint::Length(lines.len() as u16), Constraint::Fill(1)]).areas(main);
+        let [top, rest] =
+            Layout::vertical([Constraint::Length(lines.len() as u16), Constraint::Fill(1)]).areas(main);
         paint_lines(canvas, top, lines);
         let [usage, refused, stalled] = Layout::vertical([Constraint::Max(SPARKLINE + 2); 3]).areas(rest);
         history(canvas, usage, view, "usage", |point| point.usage, units::bytes);
@@ -58,9 +59,11 @@ pub(super) fn paint(canvas: &mut Canvas<'_>, view: &mut View, time: &str) {
         let frame = frame(view, time);
         lines.push(frame.titles(width));
         let rows = frame.rows(width, view.from, view.page);
-        lines.extend(rows.into_iter().zip(view.from..).map(|(row, at)| {
-            if at == line { row.style(Modifier::REVERSED) } else { row }
-        }));
+        lines.extend(
+            rows.into_iter()
+                .zip(view.from..)
+                .map(|(row, at)| if at == line { row.style(Modifier::REVERSED) } else { row }),
+        );
         paint_lines(canvas, main, lines);
     }
     paint_lines(canvas, last, vec![Line::styled(fit(&keys(view), width), Modifier::DIM)]);
@@ -74,7 +77,12 @@ fn detail(group: &Group) -> Vec<String> {
     vec![
         String::new(),
         format!("group     {}{}", group.path, if group.online { "" } else { " (removed)" }),
-        format!("usage     {} of {}, peak {}", units::bytes(group.usage_bytes), limit(group), units::bytes(group.peak_bytes)),
+        format!(
+            "usage     {} of {}, peak {}",
+            units::bytes(group.usage_bytes),
+            limit(group),
+            units::bytes(group.peak_bytes)
+        ),
         format!(
             "limits    max {}, high {}, low {}, min {}",
             bytes(limits.max_bytes),
@@ -133,7 +141,9 @@ fn keys(view: &View) -> String {
         Sort::Name => "name",
     };
     let filter = if view.filter.is_empty() { String::new() } else { format!(", with {:?}", view.filter) };
-    format!("q quits  {replay}Enter group  / filter  by {sort}{filter}; u usage p peak r refused s pressure n name")
+    format!(
+        "q quits  {replay}Enter group  / filter  by {sort}{filter}; u usage p peak r refused s pressure n name"
+    )
 }
 
 /// Time of day in UTC.

@@ -62,7 +62,8 @@ impl Replay {
     pub(super) fn time(&self) -> String {
         let entries = &self.recording.entries;
         let first = entries.first().map_or(0, |entry| entry.unix_us);
-        let since = |at: usize| entries.get(at).map_or(0, |entry| entry.unix_us.saturating_sub(first) / 1_000_000);
+        let since =
+            |at: usize| entries.get(at).map_or(0, |entry| entry.unix_us.saturating_sub(first) / 1_000_000);
         let (now, all) = (since(self.at), since(entries.len() - 1));
         let state = match (self.is_paused, self.at + 1 == entries.len()) {
             (true, _) => "paused".to_owned(),

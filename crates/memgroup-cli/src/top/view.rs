@@ -100,7 +100,9 @@ impl View {
         match answer {
             Ok(tree) => {
                 // A program that came back may be another one with the same ids.
-                if self.gone.take().is_some() || tree.taken_unix_us < self.tree.taken_unix_us && !self.is_replay {
+                if self.gone.take().is_some()
+                    || tree.taken_unix_us < self.tree.taken_unix_us && !self.is_replay
+                {
                     self.history.clear();
                 }
                 self.tree = tree;
@@ -138,8 +140,10 @@ impl View {
     fn arrange(&mut self) {
         let groups = &self.tree.groups;
         let filter = self.filter.to_lowercase();
-        let mut wanted: Vec<bool> =
-            groups.iter().map(|group| filter.is_empty() || group.path.to_lowercase().contains(&filter)).collect();
+        let mut wanted: Vec<bool> = groups
+            .iter()
+            .map(|group| filter.is_empty() || group.path.to_lowercase().contains(&filter))
+            .collect();
         let mut below = vec![Vec::new(); groups.len()];
         for at in (1..groups.len()).rev() {
             if let (true, Some(parent)) = (wanted[at], groups[at].parent) {

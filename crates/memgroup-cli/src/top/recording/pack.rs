@@ -361,5 +361,8 @@ fn get(bytes: &mut &[u8]) -> Result<u64, String> {
 /// A number of things of which each takes a byte at least.
 fn count(bytes: &mut &[u8]) -> Result<usize, String> {
     let number = get(bytes)?;
-    usize::try_from(number).ok().filter(|&number| number <= bytes.len()).ok_or_else(|| "it is too short".to_owned())
+    usize::try_from(number)
+        .ok()
+        .filter(|&number| number <= bytes.len())
+        .ok_or_else(|| "it is too short".to_owned())
 }

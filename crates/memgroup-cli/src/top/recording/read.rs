@@ -120,7 +120,8 @@ impl Recording {
     /// # Errors
     /// The frame is damaged although its checksum is right, or the file was changed.
     pub(crate) fn read(&mut self, number: usize) -> Result<Result<Vec<u8>, String>, String> {
-        let named = |path: &Path, error: String| format!("read frame {number} of {}: {error}", path.display());
+        let named =
+            |path: &Path, error: String| format!("read frame {number} of {}: {error}", path.display());
         if self.entries[number].kind == Kind::Gone {
             let why = self.body(number).map_err(|error| named(&self.path, error))?;
             return Ok(Err(String::from_utf8_lossy(&why).into_owned()));

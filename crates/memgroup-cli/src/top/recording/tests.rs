@@ -84,7 +84,11 @@ fn keeps_programs_and_gaps_apart() {
     recorder.snapshot(0, 3, json(3).as_bytes()).expect("a snapshot");
     let error = |source: Option<&str>| Recording::open(&path, source).err().unwrap_or_default();
     assert!(error(None).ends_with("it has several programs; give one: --of /a, /b"), "{}", error(None));
-    assert!(error(Some("/c")).ends_with("it has no program \"/c\"; --of may be /a, /b"), "{}", error(Some("/c")));
+    assert!(
+        error(Some("/c")).ends_with("it has no program \"/c\"; --of may be /a, /b"),
+        "{}",
+        error(Some("/c"))
+    );
     let mut recording = Recording::open(&path, Some("/a")).expect("a recording");
     let read: Vec<_> = (0..3).map(|number| recording.read(number).expect("a frame")).collect();
     assert_eq!(read, [Ok(json(1).into()), Err("connect: refused".to_owned()), Ok(json(3).into())]);

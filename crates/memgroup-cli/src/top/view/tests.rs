@@ -14,7 +14,8 @@ fn tree() -> Tree {
     let (a, b, deep, c) = (make("/a"), make("/b"), make("/b/deep"), make("/c"));
     b.set_max(5).expect("a limit");
     drop(c.try_charge(9).expect("room"));
-    let _held = [(&a, 1), (&b, 2), (&deep, 3), (&c, 2)].map(|(group, bytes)| group.try_charge(bytes).expect("room"));
+    let _held =
+        [(&a, 1), (&b, 2), (&deep, 3), (&c, 2)].map(|(group, bytes)| group.try_charge(bytes).expect("room"));
     for _ in 0..2 {
         b.try_charge(4).expect_err("no room");
     }
@@ -126,7 +127,10 @@ fn shows_that_the_program_is_gone_until_it_is_back() {
     view.update(Ok(tree()));
     view.update(Err("connect: refused".to_owned()));
     let lines = drawn(&mut view, 120, 8);
-    assert!(lines[0].starts_with("/run/m.sock, as of ") && lines[0].ends_with(": connect: refused"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("/run/m.sock, as of ") && lines[0].ends_with(": connect: refused"),
+        "{lines:?}"
+    );
     assert!(lines[2].starts_with("/ "), "the last snapshot stays: {lines:?}");
     view.update(Ok(tree()));
     assert_eq!(drawn(&mut view, 120, 8)[0], "/run/m.sock, 5 groups, usage 8, peak 9");
