@@ -106,7 +106,7 @@ fn detail(group: &Group) -> Vec<String> {
     ]
 }
 
-/// Paints one figure since the program was attached, the newest point at the right.
+/// Paints one figure since the program was attached, the oldest point at the left.
 fn history(
     canvas: &mut Canvas<'_>,
     area: ratatui::layout::Rect,

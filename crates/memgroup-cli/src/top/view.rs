@@ -54,7 +54,7 @@ pub(crate) struct Point {
     pub(crate) stalled: u64,
 }
 
-/// What a key asks for.
+/// The act that a key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     None,

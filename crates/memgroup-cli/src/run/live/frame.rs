@@ -43,7 +43,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) order: Option<&'a [usize]>,
     /// The beginning of the first line.
     pub(crate) time: String,
-    /// Tenants whose statements are counted; without any, no line has a count.
+    /// Counts of statements by tenant; without any, no line has one.
     pub(crate) tenants: &'a [Counts<'a>],
 }
 

@@ -23,7 +23,7 @@ const TEXT_MAX: usize = 256 << 20;
 const TABLES_MAX: usize = 64 << 20;
 /// The most rows of a snapshot.
 pub(super) const ROWS_MAX: usize = 1 << 20;
-/// The largest number whose hundredths are exact.
+/// A bound below which hundredths of a number are exact.
 const FRACTION_MAX: f64 = 1e13;
 
 /// A row: its shape, and a value for each mark.
