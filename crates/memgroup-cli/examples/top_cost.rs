@@ -1,8 +1,8 @@
 //! Measures `memgroup top` with 1,000 groups: `cargo build --release -p memgroup-cli && cargo run --release -p memgroup-cli --example top_cost`.
 //!
 //! A server in this process has groups in 20 parents. Ten times a second a part of the groups charge and hold other bytes, and some are refused. The
-//! program runs on a terminal of 120 columns and 50 rows for 20 s, and its CPU time is read from /proc. Then it records for 60 s and for 60 snapshots
-//! at least, and the size is scaled to 3,600.
+//! program runs on a terminal of 120 columns and 50 rows for 20 s, and its CPU time is read from /proc. Meanwhile another one records for 61 s, and the
+//! size is scaled from its snapshots to 3,600.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,6 +42,11 @@ fn main() -> Result<(), Failed> {
     for active in [GROUPS / 10, GROUPS] {
         // ORDERING: Relaxed; a number alone.
         ACTIVE.store(active, Ordering::Relaxed);
+        let file = folder.path().join(format!("{active}.memrec"));
+        let seconds = RECORDED_SECONDS.to_string();
+        let mut record = Command::new(&program);
+        record.args(["top", "record"]).arg(&file).arg(&socket).args(["--seconds", &seconds]);
+        let mut record = record.spawn()?;
         let line = format!("stty cols 120 rows 50; exec {} top {}", program.display(), socket.display());
         let mut script = Command::new("script");
         script.args(["-q", "-c", &line, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::piped());
@@ -57,11 +62,7 @@ fn main() -> Result<(), Failed> {
         script.wait()?;
         println!("{active} of {GROUPS} groups at work");
         println!("  top: {:.2} % of a core", 100.0 * used / SHOWN_SECONDS as f64);
-        let file = folder.path().join(format!("{active}.memrec"));
-        let seconds = RECORDED_SECONDS.to_string();
-        let mut record = Command::new(&program);
-        record.args(["top", "record"]).arg(&file).arg(&socket).args(["--seconds", &seconds]);
-        record.status()?;
+        record.wait()?;
         let replay = Command::new(&program).args(["top", "replay", "--json"]).arg(&file).output()?;
         let snapshots = replay.stdout.iter().filter(|byte| **byte == b'\n').count();
         let bytes = fs::metadata(&file)?.len();
