@@ -39,6 +39,7 @@ mod spec;
 mod turns;
 mod work;
 
+use std::net::SocketAddr;
 use std::path::{self, Path, PathBuf};
 
 use backend::{Backend, Regime};
@@ -65,7 +66,7 @@ pub(crate) struct Options {
     /// Print the built-in SPEC of the engine and run nothing
     #[arg(
         long,
-        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "watch", "json", "data", "turn", "serve"]
+        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "watch", "json", "data", "turn", "serve", "server"]
     )]
     print_spec: bool,
 
@@ -114,13 +115,19 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
+    /// Serve a page of all groups, metrics and control files at this address of the loopback while statements run
+    ///
+    /// The page's address is printed, with the token that it needs. Port 0 is any free port.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "baseline")]
+    serve: Option<SocketAddr>,
+
     /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
     #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
     turn: bool,
 
     /// Serve the tenants' requests, with an order from standard input, and print the port
     #[arg(long, hide = true, exclusive = true)]
-    serve: bool,
+    server: bool,
 }
 
 impl Options {
@@ -130,6 +137,7 @@ impl Options {
             (self.no_reclaim, "--no-reclaim", engine != Engine::Sqlite),
             (self.details, "--details", engine != Engine::Sqlite),
             (self.watch.is_some(), "--watch", engine != Engine::Sqlite),
+            (self.serve.is_some(), "--serve", engine != Engine::Sqlite),
             (self.data.is_some(), "--data", engine == Engine::Http),
         ];
         given.iter().find(|(is_given, _, is_wrong)| *is_given && *is_wrong).map_or(
@@ -158,7 +166,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         let engine = options.engine.unwrap_or(Engine::Sqlite);
         return engine.check().and_then(|()| output::print(engine.built_in())).map(|()| 0);
     }
-    if options.serve {
+    if options.server {
         return http::serve();
     }
     if options.turn {
@@ -195,7 +203,10 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         #[cfg(feature = "datafusion")]
         Engine::Datafusion => datafusion::run(&job, options.baseline)?,
         _ if options.baseline => compare::compare(&job)?,
-        _ => (one(&job, Regime::Groups, options.watch)?.map(|turn| Report::of(turn.report)), false),
+        _ => (
+            one(&job, Regime::Groups, options.watch, options.serve)?.map(|turn| Report::of(turn.report)),
+            false,
+        ),
     };
     if let Some(report) = report {
         let stdout_taken = options.watch == Some(Form::Json) || json_on_stdout;
@@ -217,7 +228,7 @@ fn run_turn(options: &Options) -> Result<u8, RunError> {
     let turn = match spec.engine {
         #[cfg(feature = "datafusion")]
         Engine::Datafusion => Some(datafusion::turn(regime, &job)?),
-        _ => one(&job, turns::regime(regime)?, None)?,
+        _ => one(&job, turns::regime(regime)?, None, None)?,
     };
     turn.map_or(Ok(()), |turn| output::print(&output::json(&turn)?))?;
     Ok(exit_code(&stop))
@@ -228,8 +239,16 @@ fn exit_code(stop: &Stop) -> u8 {
 }
 
 /// Runs one regime in this process. The result is none if a stop was requested before the first statement.
-fn one(job: &Job<'_>, regime: Regime, watch: Option<Form>) -> Result<Option<Turn>, RunError> {
+fn one(
+    job: &Job<'_>,
+    regime: Regime,
+    watch: Option<Form>,
+    serve: Option<SocketAddr>,
+) -> Result<Option<Turn>, RunError> {
     let backend = Backend::build(regime, job.spec)?;
+    let served = serve.zip(backend.groups());
+    let _server =
+        served.map(|(address, groups)| live::serve(&groups.hierarchy, address, job.progress)).transpose()?;
     let loader = backend.create_loader()?;
     let Some(databases) = files::prepare(job, loader.as_ref())? else { return Ok(None) };
     files::read_through(&databases)?;

@@ -37,8 +37,8 @@ pub(crate) struct Place {
     most: AtomicUsize,
     /// Its bytes are not charged: other consumers reserve the same ones.
     is_uncharged: AtomicBool,
-    /// Another query needs its memory: it is to spill at its next growth.
-    is_asked: AtomicBool,
+    /// The bytes that it held when another query needed its memory: it is to spill at its next growth. Zero if it was not asked.
+    asked: AtomicUsize,
 }
 
 /// A number of this thread, of which no two threads that run have the same.
@@ -95,9 +95,9 @@ impl Place {
         self.is_uncharged.load(Ordering::Relaxed)
     }
 
-    /// Whether the consumer is asked to spill. It is told once.
-    pub(crate) fn take_ask(&self) -> bool {
-        self.is_asked.load(Ordering::Relaxed) && self.is_asked.swap(false, Ordering::Relaxed)
+    /// The bytes that the consumer held when it was asked to spill. It is told once.
+    pub(crate) fn take_ask(&self) -> Option<usize> {
+        Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
     #[inline]
@@ -110,7 +110,7 @@ impl Place {
         for figure in [&self.owner, &self.own, &self.others, &self.most] {
             figure.store(0, Ordering::Relaxed);
         }
-        self.is_asked.store(false, Ordering::Relaxed);
+        self.asked.store(0, Ordering::Relaxed);
         self.is_uncharged.store(!is_charged, Ordering::Relaxed);
         self.id.store(id + 1, Ordering::Relaxed);
     }
@@ -196,29 +196,33 @@ impl Consumers {
         segments.flat_map(|segment| Self::window(segment, id)).find(|place| place.is_of(id))
     }
 
-    /// Asks consumers that can spill to do so at their next growth, those that hold most first, until they hold `bytes` together. Returns the bytes
-    /// that they hold.
-    pub(crate) fn ask(&self, bytes: usize) -> usize {
-        let mut list = self.list();
-        list.retain(|consumer| consumer.can_spill && consumer.held > 0);
-        list.sort_by_key(|consumer| Reverse(consumer.held));
+    /// Asks consumers that can spill to do so at their next growth, those that hold most first, until they hold `bytes` together.
+    pub(crate) fn ask(&self, bytes: usize) {
+        let known = self.lock();
+        let mut order: Vec<_> = self.spilling(&known).collect();
+        order.sort_by_key(|(held, _)| Reverse(*held));
         let mut asked = 0;
-        for consumer in list {
+        for (held, place) in order {
             if asked >= bytes {
                 break;
             }
-            if let Some(place) = self.place(consumer.id) {
-                // ORDERING: Relaxed; a hint by itself.
-                place.is_asked.store(true, Ordering::Relaxed);
-                asked += consumer.held;
-            }
+            // ORDERING: Relaxed; a hint by itself.
+            place.asked.store(held, Ordering::Relaxed);
+            asked += held;
         }
-        asked
     }
 
-    /// Bytes of the consumers that can spill.
+    /// Charged bytes of the consumers that can spill.
     pub(crate) fn spillable(&self) -> usize {
-        self.list().iter().filter(|consumer| consumer.can_spill).map(|consumer| consumer.held).sum()
+        let known = self.lock();
+        self.spilling(&known).map(|(held, _)| held).sum()
+    }
+
+    /// The consumers that can spill charged bytes, with those bytes.
+    fn spilling<'c>(&'c self, known: &'c [ConsumerReport]) -> impl Iterator<Item = (usize, &'c Place)> {
+        let can_spill = known.iter().filter(|consumer| consumer.can_spill && consumer.is_charged);
+        let places = can_spill.filter_map(|consumer| self.place(consumer.id));
+        places.map(|place| (place.held(), place)).filter(|(held, _)| *held > 0)
     }
 
     /// The charged bytes of all consumers.

@@ -1,8 +1,9 @@
 //! The pool of one query: each growth is a charge to the query's group.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
@@ -42,6 +43,8 @@ pub struct GroupPool {
     /// Nanoseconds that growths may wait in all, and have waited.
     patience: Duration,
     waited: AtomicU64,
+    /// Tokio has refused to let a thread of the query block.
+    may_not_block: AtomicBool,
     /// The group that the query's allocations are charged to, in a tree of its own.
     allocated: Option<Group>,
     /// Eighths of its even share up to which a consumer that can spill grows.
@@ -78,19 +81,23 @@ impl GroupPool {
             admitted: AtomicUsize::new(0),
             patience: Duration::ZERO,
             waited: AtomicU64::new(0),
+            may_not_block: AtomicBool::new(false),
             allocated: None,
             eighths: AtomicUsize::new(EIGHTHS),
             uncharged: Vec::new(),
         }
     }
 
-    /// The same pool. Its growths may wait so long in all: those of consumers that cannot spill, once other queries were asked to.
+    /// The same pool. Its growths may wait so long in all: those of consumers that cannot spill, once other queries were asked to. Growths that wait at the
+    /// same time share this time.
     ///
     /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
     /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. At the end of its patience shrinkers and kill
     /// hooks run on the thread, as for any charge.
     ///
-    /// **Panics**, of a growth that would wait: within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html). Give no patience there.
+    /// Tokio allows that neither within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html) nor on a runtime of one thread within an
+    /// entered one of several, and panics. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once
+    /// for each query. Give no patience there, or where a panic ends the process.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> GroupPool {
         self.patience = patience;
@@ -200,7 +207,7 @@ impl GroupPool {
         }
         let share = self.share();
         self.member.line.store(share / 2, Ordering::Relaxed);
-        after > share || place.take_ask()
+        after > share || self.member.gives_way(place)
     }
 
     #[inline]
@@ -221,36 +228,67 @@ impl GroupPool {
         missing: usize,
         error: &ChargeError,
     ) -> Result<Charge> {
-        let has_asked = self.member.ask_others(error);
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
-        let charge = if has_asked && !can_spill { self.wait(missing) } else { None };
+        let may_wait = !can_spill && self.may_wait();
+        let goal = self.reserved().saturating_add(additional);
+        let has_asked = self.member.ask_others(error, goal as u64, may_wait);
+        let charge = if has_asked && may_wait { self.wait(missing) } else { None };
         charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
     }
 
-    /// Waits for room, where the pool may and the thread holds up no other task.
-    fn wait(&self, bytes: usize) -> Option<Charge> {
-        // ORDERING: Relaxed, here and below; a number by itself.
+    /// The part of its patience that the query has left.
+    fn patience_left(&self) -> Option<Duration> {
+        // ORDERING: Relaxed; a number by itself.
         let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
-        let left = self.patience.checked_sub(waited).filter(|left| !left.is_zero())?;
-        if Handle::try_current().ok()?.runtime_flavor() != RuntimeFlavor::MultiThread {
-            return None;
+        self.patience.checked_sub(waited).filter(|left| !left.is_zero())
+    }
+
+    /// Whether a growth on this thread may wait.
+    fn may_wait(&self) -> bool {
+        let is_multi = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
+        // ORDERING: Relaxed, here and below; a hint by itself.
+        self.patience_left().is_some()
+            && !self.may_not_block.load(Ordering::Relaxed)
+            && Handle::try_current().is_ok_and(is_multi)
+    }
+
+    /// Waits for room, if the thread can hand its other tasks to another one.
+    fn wait(&self, bytes: usize) -> Option<Charge> {
+        let mut has_begun = false;
+        // The handle may be that of another runtime than the one that polls this thread's task. Tokio tells by a panic before the call.
+        let waited = catch_unwind(AssertUnwindSafe(|| {
+            tokio::task::block_in_place(|| {
+                has_begun = true;
+                self.wait_here(bytes)
+            })
+        }));
+        match waited {
+            Ok(charge) => charge,
+            Err(panic) if has_begun => resume_unwind(panic),
+            Err(_) => {
+                self.may_not_block.store(true, Ordering::Relaxed);
+                None
+            }
         }
-        tokio::task::block_in_place(|| {
-            let (begin, _stall) = (Instant::now(), self.group.stall());
-            let charge = loop {
-                if let Ok(charge) = self.group.try_charge_by(bytes as u64, Effort::Reclaim) {
-                    break Some(charge);
-                }
-                if begin.elapsed() >= left {
-                    break self.group.try_charge_by(bytes as u64, Effort::Stop).ok();
-                }
-                std::thread::sleep(TRY_AGAIN);
-            };
-            self.waited.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            charge
-        })
+    }
+
+    /// Waits for room on this thread. All growths that wait take from the patience of the query as they go.
+    fn wait_here(&self, bytes: usize) -> Option<Charge> {
+        let _stall = self.group.stall();
+        let mut since = Instant::now();
+        while let Some(left) = self.patience_left() {
+            if let Ok(charge) = self.group.try_charge_by(bytes as u64, Effort::Reclaim) {
+                return Some(charge);
+            }
+            std::thread::sleep(TRY_AGAIN.min(left));
+            let now = Instant::now();
+            // ORDERING: Relaxed; as in `patience_left`.
+            self.waited.fetch_add((now - since).as_nanos() as u64, Ordering::Relaxed);
+            since = now;
+        }
+        self.group.try_charge_by(bytes as u64, Effort::Stop).ok()
     }
 
     /// The error of a refused growth, in DataFusion's words.

@@ -7,6 +7,7 @@ mod datafusion;
 mod http;
 mod limits;
 mod reclaim;
+mod serve;
 mod shares;
 mod spec;
 mod top;

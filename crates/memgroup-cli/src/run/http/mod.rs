@@ -115,7 +115,7 @@ impl Process {
                 command.env(blocks::CHARGED, "1");
             }
         };
-        let (child, output) = Child::start(&["--serve"], environment, &order).or_fail(action)?;
+        let (child, output) = Child::start(&["--server"], environment, &order).or_fail(action)?;
         let mut port = String::new();
         BufReader::new(output).read_line(&mut port).or_fail(action)?;
         let port = port.trim().parse().map_err(|_| "it told no port").or_fail(action)?;

@@ -7,6 +7,7 @@
 
 pub(crate) mod frame;
 pub(crate) mod screen;
+mod serve;
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::tree::Tree;
 use frame::Frame;
 pub(crate) use screen::restore;
 use screen::{Input, Screen};
+pub(crate) use serve::serve;
 
 /// Time between two frames on a terminal.
 const DRAW_EVERY: Duration = Duration::from_millis(300);
