@@ -24,13 +24,13 @@
 //! | `datafusion` | the engine `datafusion`, a cargo feature: TPC-H queries under memgroup and DataFusion's pools |
 
 mod backend;
-mod base;
+pub(crate) mod base;
 mod compare;
 mod data;
 #[cfg(feature = "datafusion")]
 mod datafusion;
 mod http;
-mod live;
+pub(crate) mod live;
 mod load;
 mod measure;
 mod output;

@@ -61,7 +61,7 @@ impl Tenant {
         }
     }
 
-    /// The same tenant. Its queries spill as `disk` says.
+    /// The same tenant. Its queries spill as `disk` says, and do not if that is disabled.
     #[must_use]
     pub fn spill_to(self, disk: DiskManagerBuilder) -> Tenant {
         Tenant { disk, ..self }
@@ -198,10 +198,15 @@ impl Tenant {
             config = fit.apply(config);
             disk = disk.with_max_spill_merge_fan_in(fit.fan_in);
         }
-        let files = SpillFiles::new(disk.clone().build()?, &figures.group, figures.io.clone());
+        let files = disk.clone().build()?;
+        // A factory would enable a disk that is disabled.
+        if files.tmp_files_enabled() {
+            let files = SpillFiles::new(files, &figures.group, figures.io.clone());
+            disk = disk.with_temp_file_factory(Arc::new(files));
+        }
         let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
             .with_memory_pool(Arc::clone(pool) as Arc<dyn MemoryPool>)
-            .with_disk_manager_builder(disk.with_temp_file_factory(Arc::new(files)));
+            .with_disk_manager_builder(disk);
         let state = SessionStateBuilder::new_from_existing(state)
             .with_config(config)
             .with_runtime_env(runtime.build_arc()?)
@@ -222,6 +227,21 @@ fn writes(plan: &LogicalPlan) -> Result<bool> {
 
 fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
+}
+
+/// The eighths of a pool while its query is begun anew. Afterwards they are those at first again, for plans of the query's own context.
+struct Eighths<'q>(&'q GroupPool);
+
+impl Eighths<'_> {
+    fn set(&self, fit: Option<Fit>) {
+        self.0.spill_at_eighths(fit.map_or(EIGHTHS, |fit| fit.eighths));
+    }
+}
+
+impl Drop for Eighths<'_> {
+    fn drop(&mut self) {
+        self.set(None);
+    }
 }
 
 /// One query, with a group that is removed at its end.
@@ -275,8 +295,9 @@ impl Query {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
         // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
         let (mut plan, mut may_begin_anew) = (None, true);
+        let eighths = Eighths(&self.pool);
         loop {
-            self.pool.spill_at_eighths(fit.map_or(EIGHTHS, |fit| fit.eighths));
+            eighths.set(fit);
             let part = async {
                 let known = match plan.take() {
                     Some(known) => known,

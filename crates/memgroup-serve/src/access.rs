@@ -2,8 +2,8 @@
 //!
 //! - I1. A request has the right to control only by a token in the header `Authorization`, or by the Unix socket where that is set. Nothing that a
 //!   browser adds by itself, such as a cookie, gives a right.
-//! - I2. A request whose `Host` is a name that is not allowed gets no answer with figures, and changes nothing: the name may have been pointed to this
-//!   machine by an attacker. Neither does one whose `Origin` is not its `Host`.
+//! - I2. A request with a `Host` that is not allowed gets no answer with figures, and changes nothing: the name may have been pointed to this
+//!   machine by an attacker. Neither does one with an `Origin` other than its `Host`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,8 @@
 //! Account: the bytes that the server takes, charged to its own group.
 //!
 //! - I1. Bytes are charged before they are allocated. Allocations that an explicit charge covers are made in [`uncounted`], so that a global allocator
-//!   of `memgroup-alloc` does not count them again.
-//! - I2. The server stays within the limit of its own group, but for what that allocator counts. A small answer does not need room above the group:
+//!   of `memgroup-alloc` does not count them again. Blocks of a connection are counted by it beside the 64 KiB that each connection has.
+//! - I2. The server stays within the limit of its own group, but for blocks that such an allocator counts. A small answer does not need room above the group:
 //!   an operator can look at one group, and raise a limit, while the tree is full.
 
 use memgroup::{Charge, ChargeError, ChargeErrorKind, Effort, Group};

@@ -1,22 +1,27 @@
 //! App: the parts of a running server that its requests share.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use memgroup::{ChargeError, Hierarchy};
+use memgroup::{Charge, ChargeError, Hierarchy};
 use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::account::Account;
 use crate::config::Serve;
 use crate::conn::Conns;
+use crate::log::Limiter;
 use crate::pace::Pace;
 use crate::sample::Samples;
 use crate::snapshots::Snapshots;
 
 /// The most control actions at one time: each has a thread while it lasts.
 pub(crate) const ACTIONS: usize = 4;
+
+/// Bytes that a connection takes: the head and the body of a request, and the part of an answer that waits to be written.
+const CONNECTION: u64 = 64 << 10;
 
 /// The parts of a running server.
 #[derive(Debug)]
@@ -31,6 +36,11 @@ pub(crate) struct App {
     pub(crate) samples: Samples,
     pub(crate) actions: Arc<Semaphore>,
     pub(crate) started: SystemTime,
+    pub(crate) denied: Limiter,
+    /// Answers so far, by status.
+    answers: Mutex<BTreeMap<u16, u64>>,
+    /// The bytes of all connections that there may be. So an operator can connect, and raise the server's own limit, while its group is full.
+    _connections: Charge,
     groups: AtomicUsize,
     untold: AtomicUsize,
 }
@@ -43,9 +53,13 @@ impl App {
         access: Access,
     ) -> Result<App, ChargeError> {
         let samples = Samples::new(&account, &serve)?;
+        let connections = account.charge(serve.connections as u64 * CONNECTION)?;
         let groups = AtomicUsize::new(hierarchy.groups().len());
         Ok(App {
             samples,
+            _connections: connections,
+            denied: Limiter::default(),
+            answers: Mutex::default(),
             untold: AtomicUsize::new(0),
             pace: Pace::new(serve.cpu_percent),
             conns: Arc::default(),
@@ -76,5 +90,15 @@ impl App {
 
     pub(crate) fn set_untold(&self, groups: usize) {
         self.untold.store(groups, Ordering::Relaxed);
+    }
+
+    /// Counts an answer.
+    pub(crate) fn count(&self, status: u16) {
+        *self.answers.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
+    }
+
+    /// How many answers there were of each status.
+    pub(crate) fn answers(&self) -> BTreeMap<u16, u64> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

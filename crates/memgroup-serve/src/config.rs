@@ -171,7 +171,8 @@ impl Serve {
 
     /// Limit of the server's group, 64 MiB unless told. An answer that needs more is refused with status 503.
     ///
-    /// A snapshot takes some 1.5 KiB a group, and the history 12 KiB for each of its groups.
+    /// A start takes 64 KiB for each connection that there may be, and 300 bytes for each event that is kept: 5.2 MiB unless told. A snapshot takes some
+    /// 1.5 KiB a group, and the history 14 KiB for each of its groups.
     pub fn max_bytes(mut self, bytes: u64) -> Serve {
         self.max_bytes = bytes;
         self

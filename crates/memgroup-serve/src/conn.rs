@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - I1. There are never more connections than allowed. A new one takes the place of a client that has shown no right, the oldest first; then of one
-//!   whose request is not there yet, or not all of it; then of one that does not read its answer. If there is none, the new one is refused.
+//!   that has not sent its request, or not all of it; then of one that does not read its answer. If there is none, the new one is refused.
 //! - I2. Every state but `Answering` has a deadline. The one of `Reading` is the handler's.
 
 use std::collections::BTreeMap;
@@ -245,7 +245,7 @@ impl List {
     }
 }
 
-/// The input and output of a connection, whose progress the table sees.
+/// The input and output of a connection. The table sees their progress.
 #[derive(Debug)]
 pub(crate) struct Tracked<T> {
     pub(crate) inner: T,

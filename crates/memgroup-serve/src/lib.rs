@@ -1,4 +1,19 @@
+// The first definition of a link counts: here items of the crate, on other sites files.
+#![doc = "[`Snapshot`]: memgroup::Snapshot\n[`set_reserve_min`]: memgroup::Group::set_reserve_min\n"]
+#![doc = "[api]: #answers\n[json]: memgroup::guide::snapshot\n[threats]: #threats-and-answers\n"]
 #![doc = include_str!("../README.md")]
+#![doc = include_str!("../docs/api.md")]
+#![doc = include_str!("../docs/threats.md")]
+//!
+//! # Layers
+//!
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//!
+//! - `pace`, `page`, `token`, `config`: the part of a CPU, the files of the page, settings.
+//! - `problem`, `path`, `route`, `access`: the parts of a request, and the right that it has.
+//! - `account`, `chunks`, `snapshots`, `conn`, `listen`: bytes, values and connections, each with its bound.
+//! - `report`, `sample`, `log`, `app`: the values that requests share, and lines about them.
+//! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that makes them, the thread.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -17,8 +32,10 @@ mod pace;
 mod page;
 mod path;
 mod problem;
+mod report;
 mod route;
 mod sample;
+mod sampler;
 mod server;
 mod snapshots;
 mod token;

@@ -31,7 +31,7 @@ pub enum ListenError {
     TooLong(PathBuf),
     /// The address can be reached from other machines, which was not allowed.
     BeyondLoopback(SocketAddr),
-    /// The system refuses it: what was done, and the error.
+    /// The system refuses it: the act, and the error.
     Io(String, io::Error),
 }
 
@@ -77,7 +77,7 @@ impl std::error::Error for ListenError {
     }
 }
 
-/// Adds what was done to an error of the system.
+/// Adds the act to an error of the system.
 fn doing<T>(result: io::Result<T>, act: impl FnOnce() -> String) -> Result<T, ListenError> {
     result.map_err(|error| ListenError::Io(act(), error))
 }

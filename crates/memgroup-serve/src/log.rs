@@ -2,8 +2,11 @@
 //!
 //! - B1. A group has one line about its limits in [`QUIET`] at most. A line has the numbers since the last one, so none is lost while the group lives.
 //! - B2. [`GROUPS`] groups have lines of their own within that time. The refusals of others are summed in one line.
+//! - B3. Requests to control without the right have ten lines a second at most. A line has the number of those before it that have none.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
@@ -25,12 +28,43 @@ pub(crate) fn control(client: &impl fmt::Display, act: &str, result: &Result<Sta
     let _ = (client, act, result);
 }
 
-/// Logs a request to control whose client lacks the right.
-pub(crate) fn denied(client: &impl fmt::Display, act: &str, problem: &Problem) {
+/// Logs a request to control by a client without the right, unless there were many such lines in this second.
+pub(crate) fn denied(limiter: &Limiter, client: &impl fmt::Display, act: &str, problem: &Problem) {
+    let Some(more) = limiter.pass(Instant::now()) else { return };
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "memgroup::control", %client, act, reason = problem.detail, "denied");
+    tracing::warn!(target: "memgroup::control", %client, act, reason = problem.detail, more, "denied");
     #[cfg(not(feature = "tracing"))]
-    let _ = (client, act, problem);
+    let _ = (client, act, problem, more);
+}
+
+/// Lets [`Limiter::LINES`] lines a second pass: a client without a right must not fill the log.
+#[derive(Debug, Default)]
+pub(crate) struct Limiter(Mutex<Window>);
+
+#[derive(Debug, Default)]
+struct Window {
+    began: Option<Instant>,
+    passed: u32,
+    /// Lines that did not pass since the last one that did.
+    more: u64,
+}
+
+impl Limiter {
+    const LINES: u32 = 10;
+
+    /// How many lines before this one did not pass; `None` if this one does not.
+    fn pass(&self, now: Instant) -> Option<u64> {
+        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if window.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
+            (window.began, window.passed) = (Some(now), 0);
+        }
+        if window.passed == Limiter::LINES {
+            window.more += 1;
+            return None;
+        }
+        window.passed += 1;
+        Some(std::mem::take(&mut window.more))
+    }
 }
 
 #[cfg(feature = "tracing")]
@@ -41,7 +75,7 @@ mod limits {
     use memgroup::stats::memory::{THROTTLED_USEC, THROTTLES};
     use memgroup::{Freshness, Group, GroupId, Hierarchy, Reach, Statistics};
 
-    use crate::answer::Kill;
+    use crate::report::Kill;
     use crate::sample::{Counts, Met};
 
     /// Time between two lines about the limits of one group.
@@ -147,5 +181,19 @@ mod limits {
                 "above high"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_lines_pass_in_a_second_and_the_others_are_counted() {
+        let (limiter, now) = (Limiter::default(), Instant::now());
+        let passed: Vec<_> = (0..25).map(|_| limiter.pass(now)).collect();
+        assert!(passed[..10].iter().all(|more| *more == Some(0)) && passed[10..].iter().all(Option::is_none));
+        let later = now + Duration::from_secs(1);
+        assert_eq!([limiter.pass(later), limiter.pass(later)], [Some(15), Some(0)]);
     }
 }

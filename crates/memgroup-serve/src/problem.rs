@@ -16,11 +16,11 @@ pub(crate) struct Problem {
     #[serde(serialize_with = "number")]
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
-    pub(crate) detail: String,
+    pub(crate) detail: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) group: Option<String>,
+    pub(crate) group: Option<Box<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<String>,
+    pub(crate) file: Option<Box<str>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allowed: Vec<String>,
     /// Seconds after which it may help to try again.
@@ -33,23 +33,23 @@ fn number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::
 }
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<Box<str>>) -> Problem {
         let title = status.canonical_reason().unwrap_or("Error");
         let (group, file, allowed, retry_after_s) = (None, None, Vec::new(), None);
         Problem { title, status, code, detail: detail.into(), group, file, allowed, retry_after_s }
     }
 
-    pub(crate) fn bad(code: &'static str, detail: impl Into<String>) -> Problem {
+    pub(crate) fn bad(code: &'static str, detail: impl Into<Box<str>>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, code, detail)
     }
 
-    pub(crate) fn group(mut self, path: impl Into<String>) -> Problem {
-        self.group = Some(path.into());
+    pub(crate) fn group(mut self, path: impl AsRef<str>) -> Problem {
+        self.group = Some(path.as_ref().into());
         self
     }
 
-    pub(crate) fn file(mut self, name: impl Into<String>) -> Problem {
-        self.file = Some(name.into());
+    pub(crate) fn file(mut self, name: impl AsRef<str>) -> Problem {
+        self.file = Some(name.as_ref().into());
         self
     }
 
@@ -84,7 +84,7 @@ impl From<GroupError> for Problem {
         match (&error, group) {
             (E::HasChildren { .. }, Some(path)) => {
                 let detail = format!("{error}, or all at once with ?recursive=true");
-                Problem { detail, ..problem }.group(path)
+                Problem { detail: detail.into(), ..problem }.group(path)
             }
             (E::IsRoot, _) => problem.group("/"),
             (_, Some(path)) => problem.group(path),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use memgroup::{Charge, Hierarchy, OwnedGroup};
+use memgroup::{Hierarchy, OwnedGroup};
 use memgroup_tokio::InGroupExt as _;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -26,15 +26,13 @@ use crate::app::App;
 use crate::config::Serve;
 use crate::conn::{Conn, Tracked};
 use crate::listen::{self, ListenError, Socket};
-use crate::sample;
+use crate::sampler;
 use crate::token::Token;
 
 /// The most bytes of the head of a request, and of an answer that wait in a connection.
 const BUFFER: usize = 16 << 10;
 /// The most headers of a request.
 const HEADERS: usize = 64;
-/// Bytes that a connection takes, without its answers.
-const CONNECTION: u64 = 64 << 10;
 /// Time that a connection takes at least of the server's part of a CPU.
 const ACCEPT: Duration = Duration::from_micros(50);
 /// How long a stop waits for control actions that are under way.
@@ -52,7 +50,7 @@ pub enum StartError {
     Limit(String),
     /// Its group has no room for the server: the refusal.
     Memory(String),
-    /// The system refuses a thread, or random numbers: what was done, and the error.
+    /// The system refuses a thread, or random numbers: the act, and the error.
     Io(String, std::io::Error),
 }
 
@@ -263,7 +261,7 @@ impl Listeners {
                 }
             }
         };
-        tokio::spawn(sample::run(Arc::clone(&app)).in_group(&app.account.group));
+        tokio::spawn(sampler::run(Arc::clone(&app)).in_group(&app.account.group));
         tokio::select! {
             () = serve => {}
             // The sender lives as long as the server.
@@ -304,26 +302,14 @@ where
         return tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let Some(conn) = app.conns.admit(app.serve.connections).await else { return };
-    match app.account.charge(CONNECTION) {
-        Ok(charge) => {
-            let group = app.account.group.clone();
-            let served = serve(Arc::clone(app), stream, peer, conn, charge, stopped.clone());
-            tokio::spawn(served.in_group(&group));
-            // Its request may be there already.
-            tokio::task::yield_now().await;
-        }
-        Err(_) => app.conns.remove(&conn),
-    }
+    let served = serve(Arc::clone(app), stream, peer, conn, stopped.clone());
+    tokio::spawn(served.in_group(&app.account.group));
+    // Its request may be there already.
+    tokio::task::yield_now().await;
 }
 
-async fn serve<T>(
-    app: Arc<App>,
-    stream: T,
-    peer: Peer,
-    conn: Arc<Conn>,
-    charge: Charge,
-    mut stopped: watch::Receiver<bool>,
-) where
+async fn serve<T>(app: Arc<App>, stream: T, peer: Peer, conn: Arc<Conn>, mut stopped: watch::Receiver<bool>)
+where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|request| {
@@ -342,5 +328,4 @@ async fn serve<T>(
         _ = stopped.wait_for(|stopped| *stopped) => {}
     }
     app.conns.remove(&conn);
-    drop(charge);
 }

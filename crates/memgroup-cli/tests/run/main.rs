@@ -10,6 +10,7 @@ mod reclaim;
 mod serve;
 mod shares;
 mod spec;
+mod top;
 mod watch;
 
 use std::fs;

@@ -22,6 +22,16 @@ fn ask(address: &str, token: &str, request: &str, body: &str) -> (String, String
     (head.lines().next().expect("a status").to_owned(), body.to_owned())
 }
 
+/// A running program. A test that fails leaves none behind.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Reads the address and the token of the page from standard error, which stays open.
 fn page(child: &mut Child) -> (String, String, BufReader<ChildStderr>) {
     let found = RefCell::new(None);
@@ -39,9 +49,9 @@ fn serves_figures_and_takes_a_limit_while_statements_run() {
     let place = Place::new();
     let spec = place.write("single.toml", SINGLE);
     let mut command = place.run(&spec, &["--seconds", "86400", "--serve", "127.0.0.1:0"]);
-    let mut child =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let (address, token, _rest) = page(&mut child);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut child = Running(child);
+    let (address, token, _rest) = page(&mut child.0);
 
     let (status, metrics) = ask(&address, &token, "GET /metrics", "");
     assert!(status.contains(" 200 ") && metrics.contains("id=\"/tenants/shop\""), "{status}\n{metrics}");
@@ -61,8 +71,8 @@ fn serves_figures_and_takes_a_limit_while_statements_run() {
     let shop = groups.iter().find(|group| group["path"] == "/tenants/shop").expect("a group");
     assert_eq!(shop["limits"]["max_bytes"], 3 << 20);
 
-    interrupt(&child);
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    interrupt(&child.0);
+    assert_eq!(child.0.wait().expect("it ends").code(), Some(130));
     assert!(TcpStream::connect(&address).is_err(), "the server ends with the run");
 }
 

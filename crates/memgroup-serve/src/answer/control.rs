@@ -18,7 +18,7 @@ use crate::log;
 use crate::problem::Problem;
 use crate::route::{Act, parts};
 
-/// The most bytes of the body of a request. No text of a file has more.
+/// The most bytes of the body of a request, which are a part of those of its connection. No text of a file has more.
 const BODY: usize = 4096;
 
 /// An act that a request asks for.
@@ -74,7 +74,7 @@ impl Order {
         }
     }
 
-    fn carry_out(&self, hierarchy: &Hierarchy) -> Result<StatusCode, Problem> {
+    fn carry_out(&self, hierarchy: &Hierarchy, own: &str) -> Result<StatusCode, Problem> {
         match self {
             Order::Write { path, file, text } => {
                 hierarchy.lookup(path)?.write_file(file, text).map_err(|error| {
@@ -95,6 +95,15 @@ impl Order {
                     })?;
                 }
                 Ok(StatusCode::CREATED)
+            }
+            Order::Remove { path, .. }
+                if own == path
+                    || own.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/')) =>
+            {
+                let detail = format!(
+                    "remove group {path}: the server itself is charged to {own}; stop the server instead"
+                );
+                Err(Problem::new(StatusCode::CONFLICT, "own_group", detail).group(path))
             }
             Order::Remove { path, is_recursive } => {
                 let group = hierarchy.lookup(path)?;
@@ -123,7 +132,6 @@ pub(super) async fn act(
     asked: Vec<(&'static str, String)>,
     body: Incoming,
 ) -> Result<Answer, Problem> {
-    let charge = app.account.charge(BODY as u64)?;
     conn.reading();
     let body = read_body(app, body).await?;
     conn.answering();
@@ -132,12 +140,12 @@ pub(super) async fn act(
         let detail = "other control actions are under way, such as a write to memory.reclaim; try again";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
     };
-    let (hierarchy, group) = (app.hierarchy.clone(), app.account.group.clone());
+    let (hierarchy, group, own) = (app.hierarchy.clone(), app.account.group.clone(), app.serve.group.clone());
     let carried_out = tokio::task::spawn_blocking(move || {
         in_group(&group, || {
-            let result = order.carry_out(&hierarchy);
+            let result = order.carry_out(&hierarchy, &own);
             log::control(&peer, &order_text(&order), &result);
-            drop((place, charge));
+            drop(place);
             result
         })
     });

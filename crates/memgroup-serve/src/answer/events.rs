@@ -14,10 +14,12 @@ use memgroup_tokio::InGroupExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::{Answer, Content, unix_us};
+use super::{Answer, Content};
+use crate::account::uncounted;
 use crate::app::App;
 use crate::conn::StreamPlace;
 use crate::problem::Problem;
+use crate::report::unix_us;
 use crate::sample::Ring;
 
 const KIND: &str = "text/event-stream";
@@ -119,7 +121,7 @@ impl Stream {
             }
         };
         loop {
-            next = self.add(ring, next, &mut text);
+            next = uncounted(|| self.add(ring, next, &mut text));
             if text.is_empty() {
                 let Some(silence) = self.wait(&mut news).await else { return };
                 text += silence;

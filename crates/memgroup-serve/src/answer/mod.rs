@@ -5,6 +5,7 @@ mod control;
 mod events;
 mod list;
 mod show;
+mod table;
 mod tree;
 
 use std::convert::Infallible;
@@ -18,8 +19,8 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-pub(crate) use self::body::{AnswerBody, Content};
-pub(crate) use self::list::{Kill, outcome, unix_us};
+pub(crate) use self::body::AnswerBody;
+use self::body::Content;
 use crate::access::Peer;
 use crate::app::App;
 use crate::chunks::Chunks;
@@ -45,7 +46,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn new(kind: &'static str, content: Content) -> Answer {
+    fn new(kind: &'static str, content: Content) -> Answer {
         Answer { status: StatusCode::OK, kind, content, headers: Vec::new() }
     }
 
@@ -104,6 +105,7 @@ pub(crate) async fn answer(
         Err(problem) => Err(problem),
     };
     let Answer { status, kind, content, headers } = answer.unwrap_or_else(Answer::from);
+    app.count(status.as_u16());
     let mut response = Response::new(AnswerBody::new(content, Arc::clone(&app), Arc::clone(&conn)));
     *response.status_mut() = status;
     let to = response.headers_mut();
@@ -134,7 +136,7 @@ async fn admitted(
     let checked = app.access.check(head, peer, needed);
     conn.set_right(matches!(checked, Ok(right) if right > Right::Nothing));
     if let (Right::Control, Err(problem)) = (needed, &checked) {
-        log::denied(&peer, &format!("{} {}", head.method, head.uri.path()), problem);
+        log::denied(&app.denied, &peer, &format!("{} {}", head.method, head.uri.path()), problem);
     }
     let right = checked?;
     Ok((route?, right))
@@ -173,8 +175,17 @@ async fn dispatch(
             Ok(Answer::new(kind, Content::Fixed(Bytes::from_static(text.as_bytes()))))
         }
         Act::About => with_room(app, || list::about(app, right)).await,
-        Act::Metrics => with_room(app, || metrics::answer(app, head)).await,
+        Act::Metrics => {
+            with_room(app, || {
+                metrics::text(app, head).map(|(kind, text)| Answer::new(kind, Content::Text(text)))
+            })
+            .await
+        }
         Act::Tree => with_room(app, || tree::whole(app)).await,
+        Act::Table => {
+            let known = asked.last().map(|(_, order)| order.as_str());
+            with_room(app, || table::table(app, known)).await
+        }
         Act::Waits => with_room(app, || list::waits(app)).await,
         Act::Kills => with_room(app, || list::kills(app)).await,
         Act::Show => {

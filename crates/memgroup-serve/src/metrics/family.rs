@@ -355,7 +355,7 @@ pub(super) fn whole_tree(
     let help = "Groups of the tree; a dying one was removed and is still held.";
     one(encoder, Gauge, ("groups", None, help), &[state("online", online), state("dying", dying)])?;
     let help = format!(
-        "Groups in this answer: the {} with the most usage have series each, the sum of the others has id=\\\"{OTHER}\\\".",
+        "Groups in this answer: the {} with the most usage have series each, the sum of the others has the id {OTHER}.",
         groups.shown.len()
     );
     let shown = [state("each", groups.shown.len()), state(OTHER, groups.rest.len())];
@@ -381,6 +381,16 @@ pub(super) fn whole_tree(
     kills(encoder, &app.samples.kills())?;
     let open = Value::Whole(app.conns.len() as u64);
     one(encoder, Gauge, ("serve_connections", None, "Connections of this server."), &[([], open)])?;
+    let answers: Vec<(String, u64)> =
+        app.answers().into_iter().map(|(status, count)| (status.to_string(), count)).collect();
+    let answers: Vec<_> =
+        answers.iter().map(|(status, count)| ([("status", status.as_str())], Value::Whole(*count))).collect();
+    one(
+        encoder,
+        MetricType::Counter,
+        ("serve_answers", None, "Answers of this server before this one."),
+        &answers,
+    )?;
     let mut build =
         encoder.encode_descriptor("build", "The version of memgroup-serve.", None, MetricType::Info)?;
     build.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])

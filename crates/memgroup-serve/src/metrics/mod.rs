@@ -11,13 +11,13 @@ mod value;
 
 use std::sync::Arc;
 
+use http::StatusCode;
 use http::header::ACCEPT;
 use http::request::Parts as Head;
 use memgroup::Snapshot;
 use prometheus_client::encoding::{DescriptorEncoder, prometheus_text, text};
 use prometheus_client::registry::Registry;
 
-use crate::answer::{Answer, Content};
 use crate::app::App;
 use crate::chunks::Chunks;
 use crate::problem::Problem;
@@ -56,23 +56,22 @@ fn wants_plain(head: &Head) -> bool {
     has("text/plain") && !has("openmetrics")
 }
 
-/// All figures of the tree.
-pub(crate) fn answer(app: &Arc<App>, head: &Head) -> Result<Answer, Problem> {
+/// All figures of the tree as text, and its type.
+pub(crate) fn text(app: &Arc<App>, head: &Head) -> Result<(&'static str, Chunks), Problem> {
     let held = app.snapshots.tree(&app.hierarchy, &app.account, app.groups())?;
     let mut registry = Registry::with_prefix("memgroup");
     registry.register_collector(Box::new(Collector { app: Arc::clone(app), held }));
     let mut text = Chunks::new(&app.account)?;
-    let is_plain = wants_plain(head);
-    let encoded = if is_plain {
-        prometheus_text::encode(&mut text, &registry)
+    let (kind, encoded) = if wants_plain(head) {
+        (PROMETHEUS, prometheus_text::encode(&mut text, &registry))
     } else {
-        text::encode(&mut text, &registry)
+        (OPENMETRICS, text::encode(&mut text, &registry))
     };
     match encoded {
-        Ok(()) => Ok(Answer::new(if is_plain { PROMETHEUS } else { OPENMETRICS }, Content::Text(text))),
+        Ok(()) => Ok((kind, text)),
         Err(error) => Err(match text.refusal() {
             Some(refused) => refused.into(),
-            None => Problem::new(http::StatusCode::INTERNAL_SERVER_ERROR, "not_encoded", error.to_string()),
+            None => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "not_encoded", error.to_string()),
         }),
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Totals {
 pub(crate) type Position = usize;
 
 impl Kills {
-    /// Forgets what was told, so that the calls in the list are old.
+    /// Takes the calls in the list as old.
     pub(crate) fn begin(&mut self, reports: &[KillReport]) {
         self.look(reports);
         self.totals = Totals::default();
@@ -85,7 +85,7 @@ impl Totals {
         now: (Option<KillOutcome>, Option<Duration>),
     ) {
         if let (None, Some(outcome)) = (before.0, now.0) {
-            *self.outcomes.entry(crate::answer::outcome(outcome)).or_default() += 1;
+            *self.outcomes.entry(crate::report::outcome(outcome)).or_default() += 1;
         }
         if let (None, Some(took)) = (before.1, now.1) {
             let seconds = took.as_secs_f64();

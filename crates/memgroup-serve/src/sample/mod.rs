@@ -1,50 +1,31 @@
-//! Sample: the task that looks at the tree, for events, history, log lines and the facade `metrics`.
-//!
-//! It asks for the root's counts of events ten times a second, which is a few loads. Where they changed, and each second, it looks at all groups. It
-//! subscribes to no events: a delivery would run callbacks of the program on the server's thread, and a wait makes each event take a lock.
-//!
-//! - B1. Looks at all groups take a twentieth of the server's time at most: the next one waits twenty times as long as the last one took.
+//! Sample: the values that looks at the tree leave: events, history, sums of kills.
 
 mod groups;
 mod history;
 mod kills;
 mod ring;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Mutex, PoisonError};
 
-use memgroup::{ChargeError, Group};
-use tokio::time::MissedTickBehavior;
+use memgroup::{Charge, ChargeError, Group};
 
+pub(crate) use self::groups::Groups;
 #[cfg(feature = "tracing")]
 pub(crate) use self::groups::{Counts, Met};
 pub(crate) use self::history::History;
-pub(crate) use self::kills::{BOUNDS, Totals};
+pub(crate) use self::kills::{BOUNDS, Kills, Totals};
 pub(crate) use self::ring::Ring;
 use crate::account::Account;
-use crate::answer::{Kill, unix_us};
-use crate::app::App;
 use crate::config::Serve;
-#[cfg(feature = "metrics")]
-use crate::facade::Facade;
-#[cfg(feature = "tracing")]
-use crate::log::Log;
 
-/// Time between two looks at the root's events.
-const PERIOD: Duration = Duration::from_millis(100);
-/// Looks at the root's events between two samples of the history.
-const SAMPLE: u32 = 10;
-/// How much longer than a look at all groups the pause after it is.
-const PAUSE: u32 = 20;
-
-/// The figures that looks leave for requests.
+/// The values that looks leave for requests.
 #[derive(Debug)]
 pub(crate) struct Samples {
     pub(crate) ring: Ring,
     pub(crate) history: History,
     kills: Mutex<Totals>,
     /// The charge of the ring.
-    _charge: memgroup::Charge,
+    _charge: Charge,
 }
 
 impl Samples {
@@ -58,102 +39,14 @@ impl Samples {
     pub(crate) fn kills(&self) -> Totals {
         self.kills.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
 
-/// The state of the task.
-struct Sampler {
-    app: Arc<App>,
-    groups: groups::Groups,
-    kills: kills::Kills,
-    #[cfg(feature = "tracing")]
-    log: Log,
-    #[cfg(feature = "metrics")]
-    facade: Facade,
-    root: Group,
-    /// The root's counts of events at the last look at all groups.
-    events: memgroup::Events,
-    /// Before that no look at all groups is made.
-    not_before: Instant,
-}
-
-/// Looks at the tree until the server is stopped.
-pub(crate) async fn run(app: Arc<App>) {
-    let Ok(charge) = app.account.empty() else { return };
-    let root = app.hierarchy.root();
-    let mut sampler = Sampler {
-        groups: groups::Groups::new(charge),
-        kills: kills::Kills::default(),
-        #[cfg(feature = "tracing")]
-        log: Log::new(&app.hierarchy),
-        #[cfg(feature = "metrics")]
-        facade: Facade::default(),
-        events: root.events(),
-        root,
-        not_before: Instant::now(),
-        app,
-    };
-    sampler.begin();
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut number = 0_u32;
-    let mut is_due = false;
-    loop {
-        ticks.tick().await;
-        is_due |= number % SAMPLE == 0;
-        number = number.wrapping_add(1);
-        let events = sampler.root.events();
-        if Instant::now() < sampler.not_before || !(is_due || events != sampler.events) {
-            continue;
-        }
-        sampler.look(events, is_due);
-        is_due = false;
-    }
-}
-
-impl Sampler {
-    /// Takes note of all that happened before.
-    fn begin(&mut self) {
-        self.kills.begin(&self.app.hierarchy.kills());
-        let groups = self.app.hierarchy.groups();
-        self.groups.look(&self.app.account, &groups, 0, None, |_, _| ());
-    }
-
-    fn look(&mut self, events: memgroup::Events, is_sample: bool) {
-        let began = Instant::now();
-        self.events = events;
-        let Samples { ring, history, kills, .. } = &self.app.samples;
-        let now = unix_us(SystemTime::now());
-        let reports = self.app.hierarchy.kills();
-        for (number, position) in self.kills.look(&reports) {
-            let kill = Kill::of(&reports[position], now, Some(number));
-            ring.push("kill", &kill);
-            #[cfg(feature = "tracing")]
-            self.log.kill(&kill);
-        }
-        kills.lock().unwrap_or_else(PoisonError::into_inner).clone_from(self.kills.totals());
-        let groups = self.app.hierarchy.groups();
-        self.app.set_groups(groups.len());
-        self.groups.look(&self.app.account, &groups, now, Some(ring), |group, met| {
-            #[cfg(feature = "tracing")]
-            self.log.met(group, met);
-            #[cfg(not(feature = "tracing"))]
-            let _ = (group, met);
-        });
-        self.app.set_untold(self.groups.untold());
-        if is_sample {
-            let largest = largest(&groups, self.app.serve.history_groups);
-            history.sample(&self.app.account, &largest, now / 1000);
-            #[cfg(feature = "tracing")]
-            self.log.tick();
-            #[cfg(feature = "metrics")]
-            self.facade.sample(largest.into_iter());
-        }
-        self.not_before = Instant::now() + PAUSE * began.elapsed();
+    pub(crate) fn set_kills(&self, totals: &Totals) {
+        self.kills.lock().unwrap_or_else(PoisonError::into_inner).clone_from(totals);
     }
 }
 
 /// The groups with the most usage, `most` of them.
-fn largest(groups: &[Group], most: usize) -> Vec<&Group> {
+pub(crate) fn largest(groups: &[Group], most: usize) -> Vec<&Group> {
     let mut ranked: Vec<(u64, usize)> = groups.iter().map(Group::usage).zip(0..).collect();
     if (1..ranked.len()).contains(&most) {
         ranked.select_nth_unstable_by_key(most - 1, |&(usage, at)| (std::cmp::Reverse(usage), at));

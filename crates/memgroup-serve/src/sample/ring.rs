@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::account::uncounted;
+
 /// Bytes of texts for each event that may be kept.
 const TEXT: usize = 256;
 
@@ -59,14 +61,14 @@ impl Ring {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event. One whose text is larger than the ring leaves a gap.
+    /// Adds an event. A text that is larger than the ring leaves a gap.
     pub(crate) fn push(&self, kind: &'static str, data: &impl Serialize) {
         // A value without maps and with finite numbers can be serialised.
-        let data = serde_json::to_string(data).unwrap_or_default().into_boxed_str();
+        let data = uncounted(|| serde_json::to_string(data).unwrap_or_default().into_boxed_str());
         let mut kept = self.kept();
         kept.bytes += data.len();
         let number = kept.next;
-        kept.events.push_back(Event { number, kind, data });
+        uncounted(|| kept.events.push_back(Event { number, kind, data }));
         kept.next += 1;
         while kept.events.len() > self.most || kept.bytes > TEXT * self.most {
             let gone = kept.events.pop_front();

@@ -104,6 +104,26 @@ fn makes_and_removes_groups() {
 }
 
 #[test]
+fn the_group_of_the_server_is_not_removed_and_its_limit_can_be_raised() {
+    let fixture = Fixture::with(|serve| serve.control(memgroup_serve::Control::Unix).group("/ops/serve"));
+    for path in ["/ops/serve", "/ops"] {
+        let reply = fixture.unix().send("DELETE", &format!("/v1/groups{path}?recursive=true"), b"");
+        assert_eq!((reply.status, reply.code().as_str()), (409, "own_group"), "{path}");
+    }
+    assert_eq!(fixture.unix().send("POST", "/v1/groups/op", b"").status, 201);
+    assert_eq!(
+        fixture.unix().send("DELETE", "/v1/groups/op", b"").status,
+        204,
+        "its name is the begin of another"
+    );
+    let set = |text: &[u8]| fixture.unix().send("PUT", "/v1/groups/ops/serve/memory.max", text).status;
+    assert_eq!(set(b"0"), 204);
+    assert_eq!(fixture.unix().get("/v1/tree").code(), "no_memory");
+    assert_eq!(set(b"64M"), 204);
+    assert_eq!(fixture.unix().get("/v1/tree").status, 200);
+}
+
+#[test]
 fn reclaim_says_how_much_less_was_freed() {
     let fixture = Fixture::new();
     fixture.hierarchy.create("/t").unwrap();

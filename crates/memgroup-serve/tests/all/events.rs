@@ -1,4 +1,4 @@
-//! Server-sent events: what is told, and what a client gets that comes back.
+//! Server-sent events: those that a client gets at once, and those that it gets when it comes back.
 
 use std::time::Duration;
 

@@ -5,6 +5,7 @@ mod control;
 mod events;
 mod fixture;
 mod life;
+mod prometheus;
 mod rights;
 mod rude;
 mod show;

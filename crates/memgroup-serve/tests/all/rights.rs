@@ -5,12 +5,12 @@ use memgroup_serve::{ROUTES, Right, Serve};
 use crate::client::Client;
 use crate::fixture::{CONTROL, Fixture, READ};
 
-/// A kind of client, the highest right that it has, and the code of its refusal.
+/// A kind of client.
 struct Kind {
     name: &'static str,
     client: fn(&Fixture) -> Client,
     right: Right,
-    /// What it is told where a right is needed that it lacks.
+    /// The code of its refusal where it lacks the right.
     code: &'static str,
     /// Whether it is refused also where no right is needed.
     is_foreign: bool,

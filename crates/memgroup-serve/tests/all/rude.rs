@@ -14,7 +14,7 @@ const MOST: usize = 8;
 const AGES: Duration = Duration::from_secs(100_000);
 const LONG: Times = Times { head: AGES, body: AGES, idle: AGES, write: AGES, answer: AGES };
 
-/// A server with few places, whose own deadlines play no part.
+/// A server with few places. Its own deadlines play no part.
 fn fixture() -> Fixture {
     Fixture::with(|serve| serve.connections(MOST).times(LONG).cpu_percent(100).metrics_groups(300))
 }
@@ -103,7 +103,7 @@ fn idle_clients_with_a_right_keep_no_place() {
     all_is_given_back(&fixture);
 }
 
-/// Makes a tree whose snapshot is larger than the buffers of a socket.
+/// Makes a tree with a snapshot that is larger than the buffers of a socket.
 fn fill(fixture: &Fixture) {
     for number in 0..3000 {
         fixture.hierarchy.create(&format!("/{number}-{}", "x".repeat(200))).unwrap();
@@ -252,7 +252,12 @@ fn slow_clients_are_cut_in_time() {
             }
         }
         let _cut = stream.read_to_end(&mut rest);
-        assert_eq!(rest.starts_with(b"HTTP/1.1 408 "), name == "body", "{name}: {}", String::from_utf8_lossy(&rest));
+        assert_eq!(
+            rest.starts_with(b"HTTP/1.1 408 "),
+            name == "body",
+            "{name}: {}",
+            String::from_utf8_lossy(&rest)
+        );
         assert!(!rest.ends_with(b"0\r\n\r\n"), "the whole answer arrived");
     }
 }

@@ -1,4 +1,4 @@
-//! What is shown is what the engine has.
+//! Answers show the figures of the engine.
 
 use serde_json::{Value, json};
 
@@ -186,7 +186,7 @@ fn registered_statistics_have_series_with_names_of_their_own() {
 
 #[test]
 fn an_answer_without_memory_is_refused_and_nothing_stays() {
-    let fixture = Fixture::with(|serve| serve.max_bytes(4 << 20).history_groups(0));
+    let fixture = Fixture::with(|serve| serve.max_bytes(4 << 20).history_groups(0).connections(8));
     // Their table takes memory too.
     for number in 0..3000 {
         fixture.hierarchy.create(&format!("/{number}")).unwrap();

@@ -1,0 +1,200 @@
+//! The cost of a scrape, for the server and for the tenants: `cargo run --release -p memgroup-serve --example scrape_cost -- 10000`.
+//!
+//! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many groups, all of which were charged and counted for
+//!    since the answer before.
+//! 2. How long another thread waits for the lock of the tree, with scrapes one after the other and without. A thread that the system stopped counts
+//!    as waiting, so the control shows how often that happens.
+//! 3. A charge and its uncharge on another thread: without a server, with one, and with a scrape every second.
+
+use std::hint::black_box;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use memgroup::{Config, Group, Hierarchy, stats};
+use memgroup_serve::{Serve, Server};
+
+const SCRAPES: u32 = 30;
+const WINDOW: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 7;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Result<()> {
+    let groups: usize = std::env::args().nth(1).map_or(Ok(10_000), |text| text.parse())?;
+    let hierarchy = Hierarchy::new(Config::new().groups_max(u32::try_from(groups + 10)?))?;
+    let all = fill(&hierarchy, groups)?;
+    let folder = std::env::temp_dir().join(format!("memgroup-scrape-{}", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let socket = folder.join("s");
+
+    let server = start(&hierarchy, &socket)?;
+    for path in ["/metrics", "/v1/tree"] {
+        cost(&hierarchy, &all, &socket, path)?;
+    }
+    println!("lock of the tree, look-ups of one second:");
+    lock(&hierarchy, &socket, false)?;
+    lock(&hierarchy, &socket, true)?;
+    drop(server);
+
+    pairs(&hierarchy, &all[1], &socket)?;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+fn start(hierarchy: &Hierarchy, socket: &Path) -> Result<Server> {
+    // So that the server's own bound does not stretch the measurement.
+    Ok(memgroup_serve::start(hierarchy, Serve::unix(socket).cpu_percent(100))?)
+}
+
+/// A tree in which each group has up to a hundred children.
+fn fill(hierarchy: &Hierarchy, groups: usize) -> Result<Vec<Group>> {
+    let mut all = vec![hierarchy.root()];
+    while all.len() <= groups {
+        let parent = &all[(all.len() - 1) / 100];
+        all.push(parent.create(&format!("group-{}", all.len()))?);
+    }
+    // Charges that stay.
+    for (number, group) in all.iter().enumerate() {
+        group.try_charge(4096 + number as u64)?.into_parts();
+    }
+    Ok(all)
+}
+
+/// Asks for a path, and returns the number of bytes of the answer.
+fn get(socket: &Path, path: &str) -> Result<usize> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.write_all(
+        format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes(),
+    )?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    if !answer.starts_with(b"HTTP/1.1 200 ") {
+        return Err(String::from_utf8_lossy(&answer).into_owned().into());
+    }
+    Ok(answer.len())
+}
+
+/// CPU time of the server's thread so far, as the scheduler counts it.
+fn server_time() -> Result<Duration> {
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task: PathBuf = task?.path();
+        if std::fs::read_to_string(task.join("comm"))?.trim() == "memgroup-serve" {
+            let text = std::fs::read_to_string(task.join("schedstat"))?;
+            let nanos = text.split(' ').next().ok_or("no time in schedstat")?;
+            return Ok(Duration::from_nanos(nanos.parse()?));
+        }
+    }
+    Err("the server has no thread".into())
+}
+
+/// Prints the CPU time of one answer.
+fn cost(hierarchy: &Hierarchy, all: &[Group], socket: &Path, path: &str) -> Result<()> {
+    // The server's other work, in as long a time.
+    let (io, mut bytes) = (hierarchy.io(), get(socket, path)?);
+    let (began, before) = (Instant::now(), server_time()?);
+    for _ in 0..SCRAPES {
+        all.iter().for_each(|group| io.add(group, stats::io::RIOS, 1));
+        bytes = get(socket, path)?;
+    }
+    let (took, busy) = (began.elapsed(), server_time()? - before);
+    let before = server_time()?;
+    std::thread::sleep(took);
+    let idle = server_time()? - before;
+    let each = (busy.saturating_sub(idle)).as_secs_f64() * 1e3 / f64::from(SCRAPES);
+    let own = idle.as_secs_f64() / took.as_secs_f64() * 100.0;
+    println!(
+        "{} groups, {path}: {each:.1} ms of CPU an answer of {:.1} MB; without requests the server takes {own:.2} % of a CPU",
+        all.len(),
+        bytes as f64 / 1e6,
+    );
+    Ok(())
+}
+
+/// Prints how long look-ups took.
+fn lock(hierarchy: &Hierarchy, socket: &Path, has_scrapes: bool) -> Result<()> {
+    let is_over = AtomicBool::new(false);
+    let (mut times, scrapes) = std::thread::scope(|scope| -> Result<_> {
+        let looking = scope.spawn(|| {
+            let mut times = Vec::with_capacity(1 << 23);
+            while !is_over.load(Ordering::Relaxed) && times.len() < times.capacity() {
+                let began = Instant::now();
+                drop(black_box(hierarchy.lookup("/group-1")));
+                times.push(u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX));
+            }
+            times
+        });
+        let (began, mut scrapes) = (Instant::now(), 0);
+        while began.elapsed() < Duration::from_secs(1) {
+            if has_scrapes {
+                get(socket, "/metrics")?;
+                scrapes += 1;
+            } else {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        Ok((looking.join().map_err(|_| "the looking thread panicked")?, scrapes))
+    })?;
+    times.sort_unstable();
+    let micros = |part: f64| f64::from(times[((times.len() - 1) as f64 * part) as usize]) / 1e3;
+    println!(
+        "  {scrapes:>3} scrapes: {} look-ups, p50 {:.2} us, p99.9 {:.1} us, p99.99 {:.1} us, most {:.0} us; {} above 100 us",
+        times.len(),
+        micros(0.5),
+        micros(0.999),
+        micros(0.9999),
+        micros(1.0),
+        times.iter().filter(|&&nanos| nanos > 100_000).count(),
+    );
+    Ok(())
+}
+
+/// Prints the time of a charge and its uncharge.
+fn pairs(hierarchy: &Hierarchy, group: &Group, socket: &Path) -> Result<()> {
+    let mut nanos = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        nanos[0].push(window(group, || Ok(()))?);
+        let server = start(hierarchy, socket)?;
+        nanos[1].push(window(group, || Ok(()))?);
+        nanos[2].push(window(group, || get(socket, "/metrics").map(|_| ()))?);
+        drop(server);
+    }
+    let median = |times: &mut Vec<f64>| {
+        times.sort_unstable_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let [none, server, scrapes] = nanos.each_mut().map(median);
+    println!(
+        "a charge and its uncharge: {none:.2} ns without a server, {:.3} times with one, {:.3} times with a scrape a second",
+        server / none,
+        scrapes / none
+    );
+    Ok(())
+}
+
+/// Nanoseconds of a pair in a window of some seconds, at each of which `act` is called on another thread.
+fn window(group: &Group, act: impl Fn() -> Result<()> + Sync) -> Result<f64> {
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(|| -> std::result::Result<(), String> {
+            for _ in 0..WINDOW.as_secs() {
+                let began = Instant::now();
+                act().map_err(|error| error.to_string())?;
+                std::thread::sleep(Duration::from_secs(1).saturating_sub(began.elapsed()));
+            }
+            Ok(())
+        });
+        let (began, mut pairs) = (Instant::now(), 0_u64);
+        while began.elapsed() < WINDOW {
+            for _ in 0..1000 {
+                drop(black_box(group.try_charge(black_box(64))));
+            }
+            pairs += 1000;
+        }
+        let nanos = began.elapsed().as_nanos() as f64 / pairs as f64;
+        acting.join().map_err(|_| "the acting thread panicked")??;
+        Ok(nanos)
+    })
+}
