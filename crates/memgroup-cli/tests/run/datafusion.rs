@@ -84,7 +84,7 @@ fn tells_the_bytes_that_a_runaway_spills() {
     let (report, table) = run(&Place::new(), &text, &[]);
     let hog = tenant(&report["memgroup"], "hog");
     assert!(number(hog, "spilled") > 1 << 20, "{table}");
-    assert_eq!(number(hog, "spilled"), hog["statistics"]["io"]["wbytes"], "{hog}");
+    assert!(number(hog, "spilled") <= number(&hog["statistics"]["io"], "wbytes"), "{hog}");
     assert!(table.contains("4M charged."), "{table}");
     assert!(report.as_object().expect("keys").keys().eq(["memgroup"]), "{report}");
 }

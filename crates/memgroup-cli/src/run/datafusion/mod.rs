@@ -34,7 +34,7 @@ use queries::Queries;
 /// Turns of each regime with `--baseline`.
 const ROUNDS: usize = 2;
 
-/// Runs the tenants with memgroup; with `compares` also without the greedy ones, and under DataFusion's pools. Returns the report, if memgroup's own
+/// Runs the tenants with memgroup; with `compares` also under DataFusion's pools, and without the runaways if there are any. Returns the report, if memgroup's own
 /// turn had a result, and whether a turn failed.
 pub(crate) fn run(job: &Job<'_>, compares: bool) -> Result<(Option<Report>, bool), RunError> {
     let spec = job.spec;
@@ -51,17 +51,19 @@ pub(crate) fn run(job: &Job<'_>, compares: bool) -> Result<(Option<Report>, bool
         return Ok((turns.reports.into_iter().flatten().next().map(Report::of), turns.has_failed));
     }
     let title = format!("{}, without the runaways", own.title);
-    let alone = Entry { regime: Pool::Memgroup, spec: without_greedy(spec), title };
-    let others = [Pool::Greedy, Pool::FairSpill, Pool::TrackConsumers].map(entry);
-    let entries: Vec<_> = [own, alone].into_iter().chain(others).collect();
+    let mut entries = vec![own];
+    entries.extend([Pool::Greedy, Pool::FairSpill, Pool::TrackConsumers].map(entry));
+    if spec.tenants.iter().any(|tenant| tenant.workload.is_greedy()) {
+        entries.push(Entry { regime: Pool::Memgroup, spec: without_greedy(spec), title });
+    }
     let turns = turns::run(job, &entries, ROUNDS);
     let mut reports = turns.reports.into_iter();
     let mut next = || reports.next().flatten();
     let report = next().map(|memgroup| Report {
-        alone: next(),
         greedy: next(),
         fair_spill: next(),
         track_consumers: next(),
+        alone: next(),
         ..Report::of(memgroup)
     });
     Ok((report, turns.has_failed))
@@ -107,9 +109,7 @@ pub(crate) fn turn(order: Value, job: &Job<'_>) -> Result<Turn, RunError> {
     for (index, (tenant, tally)) in report.tenants.iter_mut().zip(&tallies).enumerate() {
         let database = &databases.tenants[index];
         tally.report(tenant);
-        let spilled = databases.groups.as_ref().map(|_| tenant.figures.io("wbytes"));
-        tenant.spilled = spilled.or(Some(database.spilled()));
-        tenant.begun_anew = Some(database.begun_anew());
+        (tenant.spilled, tenant.begun_anew) = (Some(database.spilled()), Some(database.begun_anew()));
         tenant.database = files::bytes(&files::directory(job.directory, spec.tenants[index].scale));
     }
     report.resident_peak = child::proc_bytes("self", "VmHWM");

@@ -121,7 +121,7 @@ async fn context(tenant: &TenantSpec, runtime: &Arc<RuntimeEnv>, data: &Path) ->
 
 // ORDERING: Relaxed, all below; counts, which are read after the threads that add to them were joined.
 impl Database {
-    /// Bytes that its queries wrote to disk, as the plans count them; memgroup counts them in its groups.
+    /// Bytes that its queries wrote to disk, until they ended or were cancelled.
     pub(super) fn spilled(&self) -> u64 {
         self.spilled.load(Ordering::Relaxed)
     }
@@ -161,6 +161,8 @@ impl Running<'_> {
     fn end(&mut self) -> bool {
         let Some(ended) = self.query.take().map(Query::end) else { return false };
         self.database.begun_anew.fetch_add(ended.begun_anew, Ordering::Relaxed);
+        // Not those in the statistics of the tenant's group: tasks of a cancelled query go on for a while, are refused, and spill.
+        self.database.spilled.fetch_add(ended.spilled_bytes, Ordering::Relaxed);
         ended.group.events.oom_kill > 0
     }
 }

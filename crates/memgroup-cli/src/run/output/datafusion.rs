@@ -112,9 +112,10 @@ fn comparison(regimes: &[(&str, &RegimeReport)], emphasis: Emphasis) -> String {
         let name = &tenant.name;
         row(format!("{name}: p50"), &|report| known(report.tenants[index].p50_us, units::duration_us));
         row(format!("{name}: p99"), &|report| known(report.tenants[index].p99_us, units::duration_us));
+        let Some(alone) = alone else { continue };
         row(format!("{name}: p99 over alone"), &|report| {
-            let alone = alone.and_then(|alone| alone.tenants[index].p99_us);
-            known(report.tenants[index].p99_us.zip(alone), |(p99, alone)| format!("{:.2}", p99 / alone))
+            let both = report.tenants[index].p99_us.zip(alone.tenants[index].p99_us);
+            known(both, |(p99, alone)| format!("{:.2}", p99 / alone))
         });
     }
     let titles: Vec<&str> = [""].into_iter().chain(regimes.iter().map(|(title, _)| *title)).collect();
