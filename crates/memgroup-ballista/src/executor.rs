@@ -18,7 +18,7 @@ use crate::tenants::Tenants;
 
 /// The same executor, with tasks that charge the groups of their sessions' tenants. Its Arrow Flight service tells the tenants' figures.
 ///
-/// Each task fits the memory that its session can hold when it begins: it has fewer rows a batch, and its sorts reserve less for their merges, than its
+/// Each task fits the least limit of its session's group and those above: it has fewer rows a batch, and its sorts reserve less for their merges, than its
 /// configuration says.
 ///
 /// An own producer of runtimes or of configurations, and an own engine, in `config` are kept: this one goes around them. [`ExecutorProcessConfig::memory_pool_size`] becomes
