@@ -4,7 +4,7 @@
 //!    since the answer before.
 //! 2. How long another thread waits for the lock of the tree, with scrapes one after the other and without. A thread that the system stopped counts
 //!    as waiting, so the control shows how often that happens.
-//! 3. A charge and its uncharge on another thread: without a server, with one, and with a scrape every second.
+//! 3. CPU time of a charge and its uncharge on another thread: without a server, with one, and with a scrape every second.
 
 use std::hint::black_box;
 use std::io::{Read as _, Write as _};
@@ -82,12 +82,17 @@ fn server_time() -> Result<Duration> {
     for task in std::fs::read_dir("/proc/self/task")? {
         let task: PathBuf = task?.path();
         if std::fs::read_to_string(task.join("comm"))?.trim() == "memgroup-serve" {
-            let text = std::fs::read_to_string(task.join("schedstat"))?;
-            let nanos = text.split(' ').next().ok_or("no time in schedstat")?;
-            return Ok(Duration::from_nanos(nanos.parse()?));
+            return thread_time(&task);
         }
     }
     Err("the server has no thread".into())
+}
+
+/// CPU time of the thread with this folder in `/proc`.
+fn thread_time(task: &Path) -> Result<Duration> {
+    let text = std::fs::read_to_string(task.join("schedstat"))?;
+    let nanos = text.split(' ').next().ok_or("no time in schedstat")?;
+    Ok(Duration::from_nanos(nanos.parse()?))
 }
 
 /// Prints the CPU time of one answer.
@@ -175,7 +180,7 @@ fn pairs(hierarchy: &Hierarchy, group: &Group, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of a pair in a window of some seconds, at each of which `act` is called on another thread.
+/// Nanoseconds of CPU of a pair in a window of some seconds, at each of which `act` is called on another thread.
 fn window(group: &Group, act: impl Fn() -> Result<()> + Sync) -> Result<f64> {
     std::thread::scope(|scope| {
         let acting = scope.spawn(|| -> std::result::Result<(), String> {
@@ -186,14 +191,15 @@ fn window(group: &Group, act: impl Fn() -> Result<()> + Sync) -> Result<f64> {
             }
             Ok(())
         });
-        let (began, mut pairs) = (Instant::now(), 0_u64);
+        let own = Path::new("/proc/thread-self");
+        let (began, before, mut pairs) = (Instant::now(), thread_time(own)?, 0_u64);
         while began.elapsed() < WINDOW {
             for _ in 0..1000 {
                 drop(black_box(group.try_charge(black_box(64))));
             }
             pairs += 1000;
         }
-        let nanos = began.elapsed().as_nanos() as f64 / pairs as f64;
+        let nanos = (thread_time(own)? - before).as_nanos() as f64 / pairs as f64;
         acting.join().map_err(|_| "the acting thread panicked")??;
         Ok(nanos)
     })
