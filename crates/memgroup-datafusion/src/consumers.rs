@@ -140,6 +140,12 @@ impl Place {
         self.id.load(Ordering::Relaxed) & UNCHARGED != 0
     }
 
+    /// Whether the consumer was asked to spill, and was not told yet.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
+    }
+
     /// The bytes that the consumer held when it was asked to spill. It is told once.
     pub(crate) fn take_ask(&self) -> Option<usize> {
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)

@@ -153,7 +153,7 @@ impl Asking {
 pub(crate) struct Member {
     level: Arc<Level>,
     pub(crate) consumers: Consumers,
-    /// Bytes up to which a consumer that can spill grows without a look at the others: half a share, as it was at the last look.
+    /// Bytes up to which a consumer that can spill, and was not asked, looks at no others: half a share at the last look.
     pub(crate) line: AtomicUsize,
     /// Growths that were refused, at any level and for any reason.
     refused: AtomicU64,
@@ -233,7 +233,6 @@ impl Member {
         asked.push(Arc::downgrade(ask));
         drop(asked);
         self.consumers.ask(usize::try_from(bytes).unwrap_or(usize::MAX));
-        self.look_again();
     }
 
     /// Whether a consumer is to spill for another query. It is told once.

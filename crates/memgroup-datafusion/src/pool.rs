@@ -188,7 +188,7 @@ impl GroupPool {
     fn spills(&self, place: &Place, additional: usize) -> bool {
         let held = place.held();
         let after = held.saturating_add(additional);
-        if held <= additional || !self.is_above_line(after) {
+        if held <= additional || !self.looks(place, additional) {
             return false;
         }
         let share = self.share();
@@ -197,11 +197,11 @@ impl GroupPool {
         after > share || self.member.gives_way(place)
     }
 
-    /// Whether a consumer that can spill holds so much that it looks at the others.
+    /// Whether a consumer that can spill looks at the others: it would hold much, or was asked to spill.
     #[inline]
-    fn is_above_line(&self, held: usize) -> bool {
+    fn looks(&self, place: &Place, additional: usize) -> bool {
         // ORDERING: Relaxed; a hint by itself.
-        held > self.member.line.load(Ordering::Relaxed)
+        place.held().saturating_add(additional) > self.member.line.load(Ordering::Relaxed) || place.is_asked()
     }
 
     /// Whether a growth is one charge: no bytes were admitted, and allocations have no limit of their own.
@@ -458,7 +458,7 @@ impl MemoryPool for GroupPool {
         let consumer = reservation.consumer();
         if let Some(counted) = self.member.consumers.counted(consumer.id())
             && self.is_plain()
-            && !(consumer.can_spill() && self.is_above_line(counted.place.held().saturating_add(additional)))
+            && !(consumer.can_spill() && self.looks(counted.place, additional))
         {
             return match self.group.try_charge_by(additional as u64, Effort::Count) {
                 Ok(charge) => {

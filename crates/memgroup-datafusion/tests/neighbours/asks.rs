@@ -40,6 +40,22 @@ fn the_largest_query_gives_way_itself() {
 }
 
 #[test]
+fn a_consumer_that_was_asked_spills_although_it_holds_little() {
+    let database = Database::new();
+    let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
+    let (sort, other) = (consumer(&hog, "sort", true), consumer(&hog, "other", true));
+    sort.try_grow(10 * MIB).unwrap();
+    other.try_grow(2 * MIB).unwrap();
+    let join = consumer(&small, "join", false);
+    join.try_grow(95 * MIB).unwrap_err();
+    // Each may hold 50 MiB, which this growth finds out.
+    other.try_grow(MIB).expect("it was not asked");
+    let error = sort.try_grow(MIB).unwrap_err();
+    assert!(text_of(&error).contains("or another query needs its memory"), "{error}");
+    sort.try_grow(MIB).expect("it was asked once");
+}
+
+#[test]
 fn a_tenant_within_its_protection_is_not_asked() {
     for protect in [|group: &Group| group.set_low(90 << 20), |group: &Group| group.set_min(90 << 20)] {
         let database = Database::new();
