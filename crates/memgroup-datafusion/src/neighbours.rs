@@ -208,7 +208,8 @@ impl Member {
         if !asking.may_ask() && !may_wait {
             return false;
         }
-        let room = error.max().map_or(0, |max| max.saturating_sub(error.usage()));
+        let taken = error.usage().saturating_add(error.reserved());
+        let room = error.max().map_or(0, |max| max.saturating_sub(taken));
         let mut search = Search { named: error.held_by(), asker: self, found: Vec::new() };
         let missing = error.asked().saturating_sub(room);
         // A growth that cannot be helped makes no query spill.

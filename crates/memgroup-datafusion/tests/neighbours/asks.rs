@@ -69,6 +69,21 @@ fn a_tenant_within_its_protection_is_not_asked() {
 }
 
 #[test]
+fn bytes_that_are_kept_for_another_tenant_are_no_room() {
+    let database = Database::new();
+    let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
+    let kept = database.tenants.create("kept").unwrap();
+    kept.set_min(40 << 20).unwrap();
+    database.tenants.set_reserve_min(true).unwrap();
+    let (sort, join) = (consumer(&hog, "sort", true), consumer(&small, "join", false));
+    sort.try_grow(50 * MIB).unwrap();
+    // The limit has 50 MiB more, and 40 of them are kept.
+    join.try_grow(20 * MIB).unwrap_err();
+    let error = sort.try_grow(MIB).unwrap_err();
+    assert!(text_of(&error).contains("or another query needs its memory"), "{error}");
+}
+
+#[test]
 fn the_tenant_that_fair_shares_name_is_asked() {
     let database = Database::new();
     database.tenants.set_share(8).unwrap();
