@@ -114,6 +114,8 @@ struct Ask {
     held: PeakReader,
     /// A consumer has given way for it.
     is_answered: AtomicBool,
+    /// It waits for the memory. Bytes that its query holds meanwhile are those of other growths.
+    is_waiting: AtomicBool,
 }
 
 impl Ask {
@@ -122,7 +124,19 @@ impl Ask {
     }
 
     fn is_needed(&self) -> bool {
-        self.full.headroom() < self.bytes && !self.is_used()
+        // ORDERING: Relaxed; a hint by itself.
+        let is_waiting = self.is_waiting.load(Ordering::Relaxed);
+        self.full.headroom() < self.bytes && (is_waiting || !self.is_used())
+    }
+}
+
+/// Keeps an ask until its growth ends, also where a later ask of the query takes its place.
+pub(crate) struct Asked(Arc<Ask>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed; a hint by itself.
+        self.0.is_waiting.store(false, Ordering::Relaxed);
     }
 }
 
@@ -197,16 +211,19 @@ impl Member {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Asks other queries to spill for a growth of this one that `error` refused. With it the query would hold `goal` bytes. Returns whether one was
-    /// asked: not where this query is to give way itself, or made others spill for nothing before.
-    pub(crate) fn ask_others(self: &Arc<Member>, error: &ChargeError, goal: u64, may_wait: bool) -> bool {
+    /// Asks other queries to spill for a growth of this one that `error` refused. With it the query would hold `goal` bytes. Returns `None` if none was
+    /// asked: where this query is to give way itself, or made others spill for nothing before.
+    pub(crate) fn ask_others(
+        self: &Arc<Member>,
+        error: &ChargeError,
+        goal: u64,
+        may_wait: bool,
+    ) -> Option<Asked> {
         let mut levels = std::iter::successors(Some(&self.level), |level| level.above.as_ref());
-        let Some(full) = levels.find(|level| level.group.id() == error.group()) else {
-            return false;
-        };
+        let full = levels.find(|level| level.group.id() == error.group())?;
         let mut asking = lock(&self.asking);
         if !asking.may_ask() && !may_wait {
-            return false;
+            return None;
         }
         let taken = error.usage().saturating_add(error.reserved());
         let room = error.max().map_or(0, |max| max.saturating_sub(taken));
@@ -215,17 +232,18 @@ impl Member {
         // A growth that cannot be helped makes no query spill.
         let found = search.find(full, &full.group, missing);
         if found != ControlFlow::Continue(0) || search.found.is_empty() {
-            return false;
+            return None;
         }
         let mut held = self.level.group.peak_reader();
         held.reset();
-        let (full, bytes, is_answered) = (full.group.clone(), error.asked(), AtomicBool::new(false));
-        let ask = Arc::new(Ask { full, bytes, goal, held, is_answered });
+        let (full, bytes) = (full.group.clone(), error.asked());
+        let (is_answered, is_waiting) = (AtomicBool::new(false), AtomicBool::new(may_wait));
+        let ask = Arc::new(Ask { full, bytes, goal, held, is_answered, is_waiting });
         for (query, bytes) in search.found {
             query.be_asked(&ask, bytes);
         }
-        asking.last = Some(ask);
-        true
+        asking.last = Some(Arc::clone(&ask));
+        Some(Asked(ask))
     }
 
     fn be_asked(&self, ask: &Arc<Ask>, bytes: u64) {

@@ -296,8 +296,8 @@ impl GroupPool {
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
         let may_wait = !can_spill && self.may_wait();
         let goal = self.reserved().saturating_add(additional);
-        let has_asked = self.member.ask_others(error, goal as u64, may_wait);
-        let charge = if has_asked && may_wait { self.wait(missing) } else { None };
+        let asked = self.member.ask_others(error, goal as u64, may_wait);
+        let charge = if asked.is_some() && may_wait { self.wait(missing) } else { None };
         charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
     }
 
