@@ -436,10 +436,12 @@ impl MemoryPool for GroupPool {
             return;
         }
         let missing = additional - self.take_admitted(additional);
-        match self.group.charge_forced(missing as u64) {
-            Ok(charge) => self.keep(place, Some(charge), additional),
-            Err(error) => panic!("failed to {error}"),
-        }
+        let charge = self.group.charge_forced(missing as u64).unwrap_or_else(|error| {
+            // ORDERING: Relaxed; as in `admit`.
+            self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
+            panic!("failed to {error}")
+        });
+        self.keep(place, Some(charge), additional);
     }
 
     #[inline]
