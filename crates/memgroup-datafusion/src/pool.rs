@@ -25,8 +25,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
 /// # Concurrency
-/// A growth or shrinkage is the engine's charge or uncharge, and an addition to the consumer's own figures. It takes no lock and runs no
-/// foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit also lists the consumers, with a lock.
+/// A growth or shrinkage is the engine's charge or uncharge, and an addition to the consumer's own figures. It takes no lock. Unless it waits it runs
+/// no foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit also lists the consumers, with a lock.
 ///
 /// A growth that a limit refuses asks other queries to spill, those that are furthest above their share first. A consumer that can spill is then
 /// refused, and spills. One that cannot waits for their memory if the pool [may wait](GroupPool::patience).
@@ -87,8 +87,8 @@ impl GroupPool {
     /// same time share this time.
     ///
     /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
-    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. At the end of its patience shrinkers and kill
-    /// hooks run on the thread, as for any charge.
+    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. Each try runs shrinkers on the thread. The last one, at the end
+    /// of the patience, also runs kill hooks, as any charge does.
     ///
     /// Tokio allows that neither within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html) nor on a runtime of one thread within an
     /// entered one of several, and panics. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once
