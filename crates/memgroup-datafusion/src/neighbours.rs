@@ -63,7 +63,8 @@ impl Level {
         let level = |above| Arc::new(Level { group: group.clone(), above, below: Mutex::default() });
         let Some(parent) = group.parent() else {
             let mut roots = lock(&ROOTS);
-            let known = roots.iter().find(|(root, _)| root == group).and_then(|(_, known)| known.upgrade());
+            // An entry before may be of a level that is being dropped.
+            let known = roots.iter().filter(|(root, _)| root == group).find_map(|(_, known)| known.upgrade());
             return known.unwrap_or_else(|| {
                 let new = level(None);
                 roots.push((group.clone(), Arc::downgrade(&new)));
@@ -349,14 +350,26 @@ impl Search<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Weak};
 
     use memgroup::{Config, Group, Hierarchy};
 
-    use super::{Member, ROOTS, lock};
+    use super::{Level, Member, ROOTS, lock};
 
     fn is_listed(root: &Group) -> bool {
         lock(&ROOTS).iter().any(|(listed, _)| listed == root)
+    }
+
+    #[test]
+    fn a_level_that_is_being_dropped_hides_no_other_one() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let root = hierarchy.lookup("/").unwrap();
+        // The entry that a level leaves until its drop has the lock.
+        lock(&ROOTS).push((root.clone(), Weak::new()));
+        let (first, second) = (Level::of(&root), Level::of(&root));
+        assert!(Arc::ptr_eq(&first, &second));
+        drop((first, second));
+        assert!(!is_listed(&root));
     }
 
     #[test]
