@@ -26,7 +26,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(2);
 ///
 /// # Concurrency
 /// A growth or shrinkage is the engine's charge or uncharge, and an addition to the consumer's own figures. It takes no lock. Unless it waits it runs
-/// no foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit also lists the consumers, with a lock.
+/// no foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit, or above half of a share, also lists the consumers, with a lock.
 ///
 /// A growth that a limit refuses asks other queries to spill, those that are furthest above their share first. A consumer that can spill is then
 /// refused, and spills. One that cannot waits for their memory if the pool [may wait](GroupPool::patience).
