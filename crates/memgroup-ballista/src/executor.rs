@@ -1,19 +1,27 @@
 //! The settings of executors and schedulers that have tenants.
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ballista_core::RuntimeProducer;
+use ballista_executor::execution_engine::DefaultExecutionEngine;
 use ballista_executor::executor_process::ExecutorProcessConfig;
 use ballista_scheduler::config::SchedulerConfig;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 
+use crate::connections::Connections;
+use crate::fit::FittingEngine;
 use crate::flight;
 use crate::options::with_tenant_options;
 use crate::tenants::Tenants;
 
 /// The same executor, with tasks that charge the groups of their sessions' tenants. Its Arrow Flight service tells the tenants' figures.
 ///
-/// An own producer of runtimes or of configurations in `config` is kept: this one goes around it. [`ExecutorProcessConfig::memory_pool_size`] becomes
+/// Each task fits the least limit of its session's group and those above: it has fewer rows a batch, and its sorts reserve less for their merges, than its
+/// configuration says.
+///
+/// An own producer of runtimes or of configurations, and an own engine, in `config` are kept: this one goes around them. [`ExecutorProcessConfig::memory_pool_size`] becomes
 /// `Some(0)`, because Ballista replaces the pool of any runtime for another value. An own Arrow Flight service is kept as it is, and then the figures
 /// are not told.
 #[must_use]
@@ -35,12 +43,29 @@ pub fn tenant_executor(tenants: &Tenants, config: ExecutorProcessConfig) -> Exec
             config.grpc_max_decoding_message_size as usize,
         )
     });
+    let engine = config.override_execution_engine.unwrap_or_else(|| Arc::new(own_engine(config.client_ttl)));
+    let partitions = match config.vcores {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        vcores => vcores,
+    };
     ExecutorProcessConfig {
         memory_pool_size: Some(0),
+        override_execution_engine: Some(Arc::new(FittingEngine { inner: engine, partitions })),
         override_runtime_producer: Some(tenants.runtimes(base)),
         override_config_producer: Some(with_tenant_options(config.override_config_producer)),
         override_arrow_flight_service: Some(flight),
         ..config
+    }
+}
+
+/// Ballista's engine. It keeps connections for so many seconds, none for zero.
+fn own_engine(client_ttl: u64) -> DefaultExecutionEngine {
+    match client_ttl {
+        0 => DefaultExecutionEngine::new(),
+        seconds => {
+            let connections = Connections::new(Duration::from_secs(seconds));
+            DefaultExecutionEngine::with_client_pool(Arc::new(connections))
+        }
     }
 }
 

@@ -8,14 +8,17 @@
 //!
 //! - `options`, `error`: the tenant in the configuration; errors.
 //! - `session_pool`, `tenants`: the pool of one session; the groups and runtimes of an executor.
+//! - `fit`, `connections`: tasks that fit their memory; connections to other executors.
 //! - `usage`, `flight`, `cluster`: figures of an executor, on their way, and of all executors.
 //! - `executor`: the settings of Ballista's processes.
 
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod connections;
 mod error;
 mod executor;
+mod fit;
 mod flight;
 mod options;
 mod session_pool;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
-use memgroup::{Hierarchy, OwnedGroup};
+use memgroup::{Group, Hierarchy, OwnedGroup};
 use memgroup_datafusion::GroupPool;
 
 /// A [`GroupPool`] that owns its session's group. The group is removed with the pool, so after the last reservation.
@@ -18,6 +18,12 @@ pub struct SessionPool {
 impl SessionPool {
     pub(crate) fn new(hierarchy: &Hierarchy, group: OwnedGroup) -> SessionPool {
         SessionPool { pool: GroupPool::new(hierarchy, &group), _group: group }
+    }
+
+    /// The least limit of its group and those above, in bytes; `None` where none has one.
+    pub(crate) fn limit(&self) -> Option<usize> {
+        let levels = std::iter::successors(Some(self.pool.group().clone()), Group::parent);
+        levels.filter_map(|level| level.max()).min().and_then(|bytes| usize::try_from(bytes).ok())
     }
 
     /// The pool without its group's owner.

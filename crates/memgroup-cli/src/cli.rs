@@ -5,7 +5,7 @@
 //! | 0 | done |
 //! | 1 | something failed, or a result was wrong |
 //! | 2 | the command line, the SPEC or `MEMGROUP_SLOTS` is wrong |
-//! | 130 | ended early by Ctrl-C, or by q while groups are watched; the report so far is printed |
+//! | 130 | ended early by Ctrl-C, or by q while groups are watched; the report so far is printed. `memgroup top` ends with 0 by q |
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -15,6 +15,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::run::{self, EXIT_FAILURE};
+use crate::top;
 
 const EXIT_USAGE: u8 = 2;
 
@@ -34,6 +35,11 @@ enum Command {
     /// memory, and stopped to free memory; their latencies; and the memory of the tenant. Ctrl-C ends the run with the report so far
     /// and exit code 130. So does q, where --watch draws on a terminal.
     Run(run::Options),
+    /// Show the groups of a running program, live; record and replay them
+    ///
+    /// The program serves its groups with memgroup-serve. Without SOCKET the only such program of this user is shown; if there are
+    /// more, they are listed.
+    Top(top::Options),
     /// Measure a mechanism and its control, beside the kernel's figures
     Lab(memgroup_lab::Args),
 }
@@ -46,6 +52,10 @@ pub(crate) fn main() -> ExitCode {
     }
     match cli.command.unwrap_or_else(|| Command::Run(run::Options::default())) {
         Command::Run(options) => match run::run(&options) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => failed(&error.to_string(), error.is_usage()),
+        },
+        Command::Top(options) => match top::run(options) {
             Ok(code) => ExitCode::from(code),
             Err(error) => failed(&error.to_string(), error.is_usage()),
         },

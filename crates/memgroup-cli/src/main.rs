@@ -3,6 +3,8 @@
 mod blocks;
 mod cli;
 mod run;
+mod top;
+mod tree;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -1,5 +1,7 @@
 //! `memgroup run`: several tenants' SQL, or their HTTP requests, in one process, each in its own group.
 //!
+//! With SQLite:
+//!
 //!   SPEC ─▶ data (a file per tenant) ─▶ backend (groups under SQLite) ─▶ work (threads) ─▶ report ─▶ tables, JSON
 //!
 //! Each folder imports only folders above it in this list; `tests/layers.rs` checks that.
@@ -15,21 +17,29 @@
 //! | `work` | threads that run statements |
 //! | `report` | the model behind tables and JSON |
 //! | `output` | tables and JSON |
-//! | `compare` | the turns of `--baseline` |
+//! | `turns` | regimes that take turns, each in a child process |
+//! | `compare` | `--baseline` of the engine `sqlite` |
+//! | `load` | connections that make requests until the run ends |
 //! | `http` | the engine `http`: a server in a child process, and its clients |
+//! | `datafusion` | the engine `datafusion`, a cargo feature: TPC-H queries under memgroup and DataFusion's pools |
 
 mod backend;
-mod base;
+pub(crate) mod base;
 mod compare;
 mod data;
+#[cfg(feature = "datafusion")]
+mod datafusion;
 mod http;
-mod live;
+pub(crate) mod live;
+mod load;
 mod measure;
 mod output;
 mod report;
 mod spec;
+mod turns;
 mod work;
 
+use std::net::SocketAddr;
 use std::path::{self, Path, PathBuf};
 
 use backend::{Backend, Regime};
@@ -56,7 +66,7 @@ pub(crate) struct Options {
     /// Print the built-in SPEC of the engine and run nothing
     #[arg(
         long,
-        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "watch", "json", "data", "turn", "serve"]
+        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "watch", "json", "data", "turn", "serve", "server"]
     )]
     print_spec: bool,
 
@@ -64,7 +74,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
 
-    /// Run time in seconds [default: from the SPEC; the built-in ones have 20 and, for http, 10]
+    /// Run time in seconds [default: from the SPEC; the built-in ones have 20, and for http 10]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seconds)]
     seconds: Option<f64>,
 
@@ -78,7 +88,8 @@ pub(crate) struct Options {
 
     /// Run the same work also without limits and under SQLite's process-wide heap limit, in turns, and compare
     ///
-    /// With --engine http: also without memgroup, under the same bound of the server's process.
+    /// With --engine http: also without memgroup, under the same bound of the server's process. With --engine datafusion: also under
+    /// DataFusion's GreedyMemoryPool, FairSpillPool and TrackConsumersPool of the same size, and without the runaways.
     #[arg(long)]
     baseline: bool,
 
@@ -104,26 +115,47 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
+    /// Serve a page of all groups, metrics and control files at this address of the loopback while statements run
+    ///
+    /// The page's address is printed, with the token that it needs. Port 0 is any free port.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "baseline")]
+    serve: Option<SocketAddr>,
+
     /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
     #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
     turn: bool,
 
     /// Serve the tenants' requests, with an order from standard input, and print the port
     #[arg(long, hide = true, exclusive = true)]
-    serve: bool,
+    server: bool,
 }
 
 impl Options {
-    /// Fails if an option has no meaning with the engine `http`.
-    fn check_for_http(&self) -> Result<(), RunError> {
+    /// Fails if an option has no meaning with the `engine`.
+    fn check(&self, engine: Engine) -> Result<(), RunError> {
         let given = [
-            (self.no_reclaim, "--no-reclaim"),
-            (self.details, "--details"),
-            (self.watch.is_some(), "--watch"),
-            (self.data.is_some(), "--data"),
+            (self.no_reclaim, "--no-reclaim", engine != Engine::Sqlite),
+            (self.details, "--details", engine != Engine::Sqlite),
+            (self.watch.is_some(), "--watch", engine != Engine::Sqlite),
+            (self.serve.is_some(), "--serve", engine != Engine::Sqlite),
+            (self.data.is_some(), "--data", engine == Engine::Http),
         ];
-        given.iter().find(|(is_given, _)| *is_given).map_or(Ok(()), |(_, option)| {
-            Err(RunError::Usage(format!("{option} has no meaning with the engine `http`; leave it out")))
+        given.iter().find(|(is_given, _, is_wrong)| *is_given && *is_wrong).map_or(
+            Ok(()),
+            |(_, option, _)| {
+                let engine = engine.name();
+                Err(RunError::Usage(format!(
+                    "{option} has no meaning with the engine `{engine}`; leave it out"
+                )))
+            },
+        )
+    }
+
+    /// The directory of the tenants' data. It is absolute, because SQLite takes a name that begins with "file:" for a URI.
+    fn directory(&self) -> Result<PathBuf, RunError> {
+        let directory = self.data.clone().unwrap_or_else(files::default_directory);
+        path::absolute(&directory).map_err(|error| {
+            RunError::Usage(format!("--data {directory:?} names no directory: {error}; allowed: a path"))
         })
     }
 }
@@ -131,16 +163,17 @@ impl Options {
 /// Runs the tenants, reports, and returns the exit code.
 pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     if options.print_spec {
-        return output::print(options.engine.unwrap_or(Engine::Sqlite).built_in()).map(|()| 0);
+        let engine = options.engine.unwrap_or(Engine::Sqlite);
+        return engine.check().and_then(|()| output::print(engine.built_in())).map(|()| 0);
     }
-    if options.serve {
+    if options.server {
         return http::serve();
     }
-    let (regime, mut spec) = if options.turn {
-        compare::order_of_parent()?
-    } else {
-        (Regime::Groups, Spec::read(options.spec.as_deref(), options.engine)?)
-    };
+    if options.turn {
+        return run_turn(options);
+    }
+    let mut spec = Spec::read(options.spec.as_deref(), options.engine)?;
+    spec.engine.check()?;
     spec.seconds = options.seconds.unwrap_or(spec.seconds);
     spec.seed = options.seed.unwrap_or(spec.seed);
     spec.reclaim &= !options.no_reclaim;
@@ -152,33 +185,28 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         ));
     }
     json.map_or(Ok(()), output::check)?;
-    if spec.engine == Engine::Http {
-        return run_http(options, &spec, json_on_stdout);
-    }
-    // Absolute, because SQLite takes a name that begins with "file:" for a URI.
-    let directory = options.data.clone().unwrap_or_else(files::default_directory);
-    let directory = path::absolute(&directory).map_err(|error| {
-        RunError::Usage(format!("--data {directory:?} names no directory: {error}; allowed: a path"))
-    })?;
+    options.check(spec.engine)?;
     let stop = Stop::default();
     stop.on_ctrl_c(live::restore).or_fail("listen for Ctrl-C")?;
     let progress = Progress::on_stderr();
-    let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
-    let one = || one(&job, regime, options.watch);
-    let code = || if stop.requested() { EXIT_INTERRUPTED } else { 0 };
-    if options.turn {
-        stop.on_end_of_input();
-        if let Some(turn) = one()? {
-            output::print(&output::json(&turn)?)?;
-        }
-        return Ok(code());
+    if spec.engine == Engine::Http {
+        spec.notes().iter().for_each(|note| progress.line(note));
+        let (report, has_died) = http::run(&spec, options.baseline, &progress, &stop)?;
+        output::publish(&report, stop.cause(), json, json_on_stdout, false)?;
+        return Ok(if has_died { EXIT_FAILURE } else { exit_code(&stop) });
     }
+    let directory = options.directory()?;
+    let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
     spec.notes().iter().for_each(|note| progress.line(note));
     progress.line(&format!("data: {}", directory.display()));
-    let (report, has_failed) = if options.baseline {
-        compare::compare(&job)?
-    } else {
-        (one()?.map(|turn| Report::of(turn.report)), false)
+    let (report, has_failed) = match spec.engine {
+        #[cfg(feature = "datafusion")]
+        Engine::Datafusion => datafusion::run(&job, options.baseline)?,
+        _ if options.baseline => compare::compare(&job)?,
+        _ => (
+            one(&job, Regime::Groups, options.watch, options.serve)?.map(|turn| Report::of(turn.report)),
+            false,
+        ),
     };
     if let Some(report) = report {
         let stdout_taken = options.watch == Some(Form::Json) || json_on_stdout;
@@ -186,28 +214,41 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     } else if !has_failed {
         progress.line("ended by Ctrl-C before the first statement; there is nothing to report");
     }
-    Ok(if has_failed { EXIT_FAILURE } else { code() })
+    Ok(if has_failed { EXIT_FAILURE } else { exit_code(&stop) })
 }
 
-/// Runs the engine `http`.
-fn run_http(options: &Options, spec: &Spec, stdout_taken: bool) -> Result<u8, RunError> {
-    options.check_for_http()?;
-    let stop = Stop::default();
+/// Runs one turn of the parent process, and prints its result.
+fn run_turn(options: &Options) -> Result<u8, RunError> {
+    let (regime, spec) = turns::order_of_parent()?;
+    let directory = options.directory()?;
+    let (stop, progress) = (Stop::default(), Progress::on_stderr());
     stop.on_ctrl_c(|| ()).or_fail("listen for Ctrl-C")?;
-    let progress = Progress::on_stderr();
-    spec.notes().iter().for_each(|note| progress.line(note));
-    let (report, has_died) = http::run(spec, options.baseline, &progress, &stop)?;
-    output::publish(&report, stop.cause(), options.json.as_deref(), stdout_taken, false)?;
-    Ok(match stop.requested() {
-        _ if has_died => EXIT_FAILURE,
-        true => EXIT_INTERRUPTED,
-        false => 0,
-    })
+    stop.on_end_of_input();
+    let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
+    let turn = match spec.engine {
+        #[cfg(feature = "datafusion")]
+        Engine::Datafusion => Some(datafusion::turn(regime, &job)?),
+        _ => one(&job, turns::regime(regime)?, None, None)?,
+    };
+    turn.map_or(Ok(()), |turn| output::print(&output::json(&turn)?))?;
+    Ok(exit_code(&stop))
+}
+
+fn exit_code(stop: &Stop) -> u8 {
+    if stop.requested() { EXIT_INTERRUPTED } else { 0 }
 }
 
 /// Runs one regime in this process. The result is none if a stop was requested before the first statement.
-fn one(job: &Job<'_>, regime: Regime, watch: Option<Form>) -> Result<Option<Turn>, RunError> {
+fn one(
+    job: &Job<'_>,
+    regime: Regime,
+    watch: Option<Form>,
+    serve: Option<SocketAddr>,
+) -> Result<Option<Turn>, RunError> {
     let backend = Backend::build(regime, job.spec)?;
+    let served = serve.zip(backend.groups());
+    let _server =
+        served.map(|(address, groups)| live::serve(&groups.hierarchy, address, job.progress)).transpose()?;
     let loader = backend.create_loader()?;
     let Some(databases) = files::prepare(job, loader.as_ref())? else { return Ok(None) };
     files::read_through(&databases)?;

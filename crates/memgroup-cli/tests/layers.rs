@@ -4,8 +4,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders from the top of the list in `src/run.rs` downwards.
-const LAYERS: [&str; 11] =
-    ["base", "spec", "data", "measure", "backend", "live", "work", "report", "output", "compare", "http"];
+const LAYERS: [&str; 14] = [
+    "base",
+    "spec",
+    "data",
+    "measure",
+    "backend",
+    "live",
+    "work",
+    "report",
+    "output",
+    "turns",
+    "compare",
+    "load",
+    "http",
+    "datafusion",
+];
 
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());

@@ -1,6 +1,7 @@
 //! DataFusion's caches of files' metadata, charged to a group, as shrinkers.
 //!
-//! - I1. The charge of a cache is at least the bytes that the cache holds, by its own figures. All changes but an entry that is too old take one lock.
+//! - I1. The charge of a cache is at least the bytes that the cache holds, by its own figures. All changes take one lock, but for one: a look-up may
+//!   remove an entry that is too old. It takes the lock afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -30,6 +31,15 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
     /// Uncharges the bytes that the cache no longer holds.
     fn settle(&self, charge: &mut Charge) {
         charge.shrink(charge.bytes().saturating_sub(self.cache.memory_used() as u64));
+    }
+
+    /// Looks an entry up. The cache removes one that is too old, and says that it has none.
+    fn look_up<T>(&self, look: impl FnOnce(&DefaultCache<K, V>) -> T, is_miss: impl FnOnce(&T) -> bool) -> T {
+        let result = look(&self.cache);
+        if is_miss(&result) {
+            self.settle(&mut self.lock());
+        }
+        result
     }
 
     /// Changes the entries, none of which becomes larger.
@@ -103,7 +113,7 @@ impl<K: CacheKey + 'static, V: CacheValue + 'static> ChargedCache<K, V> {
 
 impl<K: CacheKey + 'static, V: CacheValue + 'static> Cache<K, V> for ChargedCache<K, V> {
     fn get(&self, key: &K) -> Option<V> {
-        self.entries.cache.get(key)
+        self.entries.look_up(|cache| cache.get(key), Option::is_none)
     }
 
     fn put(&self, key: &K, value: V) -> Option<V> {
@@ -119,7 +129,7 @@ impl<K: CacheKey + 'static, V: CacheValue + 'static> Cache<K, V> for ChargedCach
     }
 
     fn contains_key(&self, key: &K) -> bool {
-        self.entries.cache.contains_key(key)
+        self.entries.look_up(|cache| cache.contains_key(key), |is_there| !is_there)
     }
 
     fn len(&self) -> usize {
@@ -192,4 +202,81 @@ pub fn charged_caches(
         .with_file_metadata_cache(Some(metadata))
         .with_file_statistics_cache(Some(statistics))
         .with_list_files_cache(Some(lists)))
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy, SlotSource};
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    struct Key(u8);
+
+    impl CacheKey for Key {
+        fn size(&self) -> usize {
+            0
+        }
+
+        fn table_ref(&self) -> Option<&TableReference> {
+            None
+        }
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Value(usize);
+
+    impl CacheValue for Value {
+        fn size(&self) -> usize {
+            self.0
+        }
+    }
+
+    /// An empty cache with a limit of 400 KiB, in a group with room for 300.
+    fn cache() -> (Hierarchy, Group, Arc<ChargedCache<Key, Value>>) {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        let hierarchy = Hierarchy::new(Config::with_slots(slots).stock_cap_bytes(0)).unwrap();
+        let group = hierarchy.create("/caches").unwrap();
+        group.set_max(300 << 10).unwrap();
+        let cache = ChargedCache::new(&group, "values", 400 << 10).unwrap();
+        (hierarchy, group, cache)
+    }
+
+    #[test]
+    fn an_old_value_does_not_stay_for_a_new_one_without_room() {
+        let (_hierarchy, group, cache) = cache();
+        assert_eq!(cache.put(&Key(1), Value(100 << 10)), None);
+        let _full = group.try_charge(200 << 10).unwrap();
+        assert_eq!(cache.put(&Key(1), Value(90 << 10)), Some(Value(100 << 10)));
+        assert_eq!((cache.get(&Key(1)), group.usage_exact()), (None, 200 << 10));
+    }
+
+    #[test]
+    fn a_scan_keeps_the_limit_of_the_cache() {
+        let (_hierarchy, group, cache) = cache();
+        for key in 0..3 {
+            cache.put(&Key(key), Value(100 << 10));
+        }
+        cache.get(&Key(0));
+        let _charge = group.try_charge(150 << 10).unwrap();
+        assert_eq!((cache.len(), cache.cache_limit(), group.usage_exact()), (1, 400 << 10, 250 << 10));
+        assert!(cache.contains_key(&Key(0)), "it was used last");
+    }
+
+    #[test]
+    fn a_look_up_uncharges_an_entry_that_is_too_old() {
+        let (_hierarchy, group, cache) = cache();
+        cache.update_cache_ttl(Some(Duration::ZERO));
+        let put = || {
+            cache.put(&Key(1), Value(100 << 10));
+            assert_eq!(group.usage_exact(), 100 << 10);
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        put();
+        assert_eq!(cache.get(&Key(1)), None);
+        assert_eq!((cache.len(), group.usage_exact()), (0, 0));
+        put();
+        assert!(!cache.contains_key(&Key(1)));
+        assert_eq!((cache.len(), group.usage_exact()), (0, 0));
+    }
 }

@@ -10,9 +10,12 @@
 //!   out a reservation, and the second after the last one is dropped. Only reservations look for a place.
 //! - I2. A place has two cache lines of its own: consumers on different threads share none.
 //! - I3. Finding a place takes no lock. Entering, leaving and listing take one.
+//! - I4. A count has one thread, which alone writes its bytes: its stores lose none. No two threads of the process have the same number.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::iter;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
@@ -22,97 +25,165 @@ use datafusion::execution::memory_pool::MemoryConsumer;
 const WINDOW: usize = 8;
 /// Places of the first segment. Each further one has twice as many.
 const FIRST: usize = 64;
-const SEGMENTS: usize = 24;
+const SEGMENTS: usize = 23;
+/// In the id of a place: the consumer's bytes are not charged, because other consumers reserve the same ones.
+const UNCHARGED: usize = 1 << (usize::BITS - 1);
+
+/// Threads that count bytes of a consumer by stores: one of each remainder of their numbers.
+const COUNTING: usize = 4;
+
+/// The bytes that one thread added to a consumer, less those that it took, modulo 2^64.
+#[derive(Default)]
+struct Count {
+    /// The [number](this_thread) of that thread; zero before there is one.
+    thread: AtomicUsize,
+    bytes: AtomicUsize,
+}
 
 /// The figures of one consumer, in bytes.
 #[derive(Default)]
 pub(crate) struct Place {
-    /// The consumer's id and one, or zero.
+    /// The consumer's id and one, with [`UNCHARGED`], or zero.
     id: AtomicUsize,
-    /// The first thread that grew it, as [`this_thread`], or zero. That thread alone writes `own`, without atomic additions.
-    owner: AtomicUsize,
-    /// The bytes that it holds are the wrapping sum of the two: growth and shrinkage by its first thread, and by all others.
-    own: AtomicUsize,
-    others: AtomicUsize,
     most: AtomicUsize,
-    /// Its bytes are not charged: other consumers reserve the same ones.
-    is_uncharged: AtomicBool,
-    /// Another query needs its memory: it is to spill at its next growth.
-    is_asked: AtomicBool,
+    /// The bytes that it holds are the sum of these and `others`, modulo 2^64.
+    counts: [Count; COUNTING],
+    /// The bytes of all threads without a count of their own, by atomic additions.
+    others: AtomicUsize,
+    /// The bytes that it held when another query needed its memory: it is to spill at its next growth. Zero if it was not asked.
+    asked: AtomicUsize,
 }
 
-/// A number of this thread, of which no two threads that run have the same.
+/// The number of a thread without one yet. No thread has it.
+const NUMBERLESS: usize = usize::MAX;
+
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(NUMBERLESS) };
+}
+
+/// The number of this thread, from one on.
 #[inline]
 fn this_thread() -> usize {
-    thread_local! {
-        static MARK: u8 = const { 0 };
+    NUMBER.get()
+}
+
+impl Count {
+    #[inline]
+    fn add(&self, bytes: usize) {
+        // ORDERING: Relaxed, both; this thread alone writes it (I4).
+        self.bytes.store(self.bytes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
     }
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 // ORDERING: Relaxed, all of them. Each figure stands by itself. A thread that looks for a place was handed a reservation after the place was
-// entered (I1), and that hand-over orders the two. A thread with the number of one that ended comes after it.
+// entered (I1), and that hand-over orders the two.
 impl Place {
-    /// Adds `bytes`, and returns the bytes that the consumer holds then.
-    #[inline]
-    pub(crate) fn add(&self, bytes: usize) -> usize {
+    /// Adds `bytes`.
+    pub(crate) fn add(&self, bytes: usize) {
         self.change(bytes);
-        let held = self.held();
-        if held > self.most.load(Ordering::Relaxed) {
-            self.most.fetch_max(held, Ordering::Relaxed);
-        }
-        held
+        self.note_most();
     }
 
-    #[inline]
     pub(crate) fn take(&self, bytes: usize) {
         self.change(bytes.wrapping_neg());
     }
 
-    #[inline]
     fn change(&self, bytes: usize) {
-        if self.owner.load(Ordering::Relaxed) == this_thread() {
-            self.own.store(self.own.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
-        } else {
-            self.change_of_others(bytes);
+        match self.own_count().or_else(|| self.claim_count()) {
+            Some(count) => count.add(bytes),
+            None => _ = self.others.fetch_add(bytes, Ordering::Relaxed),
         }
     }
 
-    fn change_of_others(&self, bytes: usize) {
-        let _ = self.owner.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed);
-        self.others.fetch_add(bytes, Ordering::Relaxed);
+    /// The count that this thread has, or may have.
+    #[inline]
+    fn count(&self) -> &Count {
+        &self.counts[this_thread() % COUNTING]
+    }
+
+    /// The count of this thread.
+    #[inline]
+    fn own_count(&self) -> Option<&Count> {
+        let count = self.count();
+        (count.thread.load(Ordering::Relaxed) == this_thread()).then_some(count)
+    }
+
+    /// The count that is this thread's from now on, if it is no other thread's.
+    fn claim_count(&self) -> Option<&Count> {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        if this_thread() == NUMBERLESS {
+            NUMBER.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        let count = self.count();
+        let claim = || count.thread.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed);
+        (count.thread.load(Ordering::Relaxed) == 0 && claim().is_ok()).then_some(count)
+    }
+
+    #[inline]
+    fn note_most(&self) {
+        let held = self.held();
+        if held > self.most.load(Ordering::Relaxed) {
+            self.most.fetch_max(held, Ordering::Relaxed);
+        }
     }
 
     #[inline]
     pub(crate) fn held(&self) -> usize {
-        let held = self.own.load(Ordering::Relaxed).wrapping_add(self.others.load(Ordering::Relaxed));
-        // Between the two loads a thread may give back bytes that another one grew by.
+        let counts = self.counts.iter().map(|count| count.bytes.load(Ordering::Relaxed));
+        let held = counts.fold(self.others.load(Ordering::Relaxed), usize::wrapping_add);
+        // Between the loads a thread may give back bytes that another one grew by.
         if held > isize::MAX as usize { 0 } else { held }
     }
 
     #[inline]
     pub(crate) fn is_uncharged(&self) -> bool {
-        self.is_uncharged.load(Ordering::Relaxed)
+        self.id.load(Ordering::Relaxed) & UNCHARGED != 0
     }
 
-    /// Whether the consumer is asked to spill. It is told once.
-    pub(crate) fn take_ask(&self) -> bool {
-        self.is_asked.load(Ordering::Relaxed) && self.is_asked.swap(false, Ordering::Relaxed)
+    /// Whether the consumer was asked to spill, and was not told yet.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
+    }
+
+    /// The bytes that the consumer held when it was asked to spill. It is told once.
+    pub(crate) fn take_ask(&self) -> Option<usize> {
+        Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
     #[inline]
     fn is_of(&self, id: usize) -> bool {
-        self.id.load(Ordering::Relaxed) == id + 1
+        self.id.load(Ordering::Relaxed) & !UNCHARGED == id + 1
     }
 
     /// Gives a free place to a consumer.
     fn enter(&self, id: usize, is_charged: bool) {
-        for figure in [&self.owner, &self.own, &self.others, &self.most] {
-            figure.store(0, Ordering::Relaxed);
-        }
-        self.is_asked.store(false, Ordering::Relaxed);
-        self.is_uncharged.store(!is_charged, Ordering::Relaxed);
-        self.id.store(id + 1, Ordering::Relaxed);
+        let counts = self.counts.iter().flat_map(|count| [&count.thread, &count.bytes]);
+        counts.chain([&self.others, &self.most]).for_each(|figure| figure.store(0, Ordering::Relaxed));
+        self.asked.store(0, Ordering::Relaxed);
+        let kind = if is_charged { 0 } else { UNCHARGED };
+        self.id.store((id + 1) | kind, Ordering::Relaxed);
+    }
+}
+
+/// A place, and the count of this thread in it.
+pub(crate) struct Counted<'p> {
+    pub(crate) place: &'p Place,
+    count: &'p Count,
+}
+
+impl Counted<'_> {
+    /// As [`Place::add`].
+    #[inline]
+    pub(crate) fn add(&self, bytes: usize) {
+        self.count.add(bytes);
+        self.place.note_most();
+    }
+
+    /// As [`Place::take`].
+    #[inline]
+    pub(crate) fn take(&self, bytes: usize) {
+        self.count.add(bytes.wrapping_neg());
     }
 }
 
@@ -129,12 +200,15 @@ pub struct ConsumerReport {
     pub is_charged: bool,
     /// Bytes that it holds.
     pub held: usize,
-    /// The most bytes that it held at one time.
+    /// The most bytes that it held at one time. Where several threads change it at once, bytes that they give back meanwhile may count, too.
     pub most: usize,
 }
 
 /// All consumers of one pool.
 pub(crate) struct Consumers {
+    /// The first segment. It lies here so that a growth loads no address for it.
+    first: [CachePadded<Place>; FIRST],
+    /// The further ones.
     segments: [OnceLock<Box<[CachePadded<Place>]>>; SEGMENTS],
     /// Names and kinds; the figures of the reports are zero here.
     known: Mutex<Vec<ConsumerReport>>,
@@ -142,7 +216,11 @@ pub(crate) struct Consumers {
 
 impl Consumers {
     pub(crate) fn new() -> Consumers {
-        Consumers { segments: [const { OnceLock::new() }; SEGMENTS], known: Mutex::default() }
+        Consumers {
+            first: std::array::from_fn(|_| CachePadded::default()),
+            segments: [const { OnceLock::new() }; SEGMENTS],
+            known: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<ConsumerReport>> {
@@ -166,13 +244,14 @@ impl Consumers {
             held: 0,
             most: 0,
         });
-        for (number, segment) in self.segments.iter().enumerate() {
-            let segment =
-                segment.get_or_init(|| (0..FIRST << number).map(|_| CachePadded::default()).collect());
-            if let Some(place) = Self::window(segment, id).find(|place| place.id.load(Ordering::Relaxed) == 0)
-            {
-                return place.enter(id, is_charged);
-            }
+        let further = self.segments.iter().enumerate().map(|(number, segment)| {
+            let places = || (0..FIRST << (number + 1)).map(|_| CachePadded::default()).collect();
+            &**segment.get_or_init(places)
+        });
+        let mut places =
+            iter::once(&self.first[..]).chain(further).flat_map(|segment| Self::window(segment, id));
+        if let Some(place) = places.find(|place| place.id.load(Ordering::Relaxed) == 0) {
+            place.enter(id, is_charged);
         }
     }
 
@@ -184,41 +263,61 @@ impl Consumers {
         }
     }
 
-    /// The place of a consumer that entered and did not leave.
     #[inline]
+    fn nearest(&self, id: usize) -> &Place {
+        &self.first[id & (FIRST - 1)]
+    }
+
+    /// The place of a charged consumer, with the count of this thread, if it is the first of those that the consumer may have. Most have that one.
+    #[inline]
+    pub(crate) fn counted(&self, id: usize) -> Option<Counted<'_>> {
+        let place = self.nearest(id);
+        if place.id.load(Ordering::Relaxed) != id + 1 {
+            return None;
+        }
+        Some(Counted { place, count: place.own_count()? })
+    }
+
+    /// The place of a consumer that entered and did not leave.
     pub(crate) fn place(&self, id: usize) -> Option<&Place> {
-        let first = &self.segments[0].get()?[id & (FIRST - 1)];
-        if first.is_of(id) { Some(first) } else { self.place_beside(id) }
+        let nearest = self.nearest(id);
+        if nearest.is_of(id) { Some(nearest) } else { self.place_beside(id) }
     }
 
     fn place_beside(&self, id: usize) -> Option<&Place> {
-        let segments = self.segments.iter().map_while(OnceLock::get);
-        segments.flat_map(|segment| Self::window(segment, id)).find(|place| place.is_of(id))
+        let further = self.segments.iter().map_while(OnceLock::get).map(|segment| &**segment);
+        let mut places =
+            iter::once(&self.first[..]).chain(further).flat_map(|segment| Self::window(segment, id));
+        places.find(|place| place.is_of(id))
     }
 
-    /// Asks consumers that can spill to do so at their next growth, those that hold most first, until they hold `bytes` together. Returns the bytes
-    /// that they hold.
-    pub(crate) fn ask(&self, bytes: usize) -> usize {
-        let mut list = self.list();
-        list.retain(|consumer| consumer.can_spill && consumer.held > 0);
-        list.sort_by_key(|consumer| Reverse(consumer.held));
+    /// Asks consumers that can spill to do so at their next growth, those that hold most first, until they hold `bytes` together.
+    pub(crate) fn ask(&self, bytes: usize) {
+        let known = self.lock();
+        let mut order: Vec<_> = self.spilling(&known).collect();
+        order.sort_by_key(|(held, _)| Reverse(*held));
         let mut asked = 0;
-        for consumer in list {
+        for (held, place) in order {
             if asked >= bytes {
                 break;
             }
-            if let Some(place) = self.place(consumer.id) {
-                // ORDERING: Relaxed; a hint by itself.
-                place.is_asked.store(true, Ordering::Relaxed);
-                asked += consumer.held;
-            }
+            // ORDERING: Relaxed; a hint by itself.
+            place.asked.store(held, Ordering::Relaxed);
+            asked += held;
         }
-        asked
     }
 
-    /// Bytes of the consumers that can spill.
+    /// Charged bytes of the consumers that can spill.
     pub(crate) fn spillable(&self) -> usize {
-        self.list().iter().filter(|consumer| consumer.can_spill).map(|consumer| consumer.held).sum()
+        let known = self.lock();
+        self.spilling(&known).map(|(held, _)| held).sum()
+    }
+
+    /// The consumers that can spill charged bytes, with those bytes.
+    fn spilling<'c>(&'c self, known: &'c [ConsumerReport]) -> impl Iterator<Item = (usize, &'c Place)> {
+        let can_spill = known.iter().filter(|consumer| consumer.can_spill && consumer.is_charged);
+        let places = can_spill.filter_map(|consumer| self.place(consumer.id));
+        places.map(|place| (place.held(), place)).filter(|(held, _)| *held > 0)
     }
 
     /// The charged bytes of all consumers.

@@ -39,11 +39,13 @@ pub(crate) struct Fit {
 impl Fit {
     /// The settings for a query that can hold `most` bytes and would have so many partitions.
     pub(crate) fn of(most: usize, partitions: usize) -> Fit {
-        let each = most / partitions.max(1);
+        let rows = rows(most / partitions.max(1));
         // First fewer rows, which costs little, then fewer partitions.
-        let rows =
-            (ROWS as u64 * each as u64 / PARTITION as u64).clamp(ROWS_LEAST as u64, ROWS as u64) as usize;
         let partitions = (most / (PARTITION / ROWS * rows)).clamp(1, partitions.max(1));
+        Fit::with(most, rows, partitions)
+    }
+
+    fn with(most: usize, rows: usize, partitions: usize) -> Fit {
         let each = most / partitions;
         let fan_in = (each / 4 / (MERGED_ROW * rows)).clamp(FAN_IN.0, FAN_IN.1);
         Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false, eighths: EIGHTHS }
@@ -70,6 +72,28 @@ impl Fit {
             .with_target_partitions(partitions)
             .with_sort_spill_reservation_bytes(merge)
     }
+}
+
+/// The rows of a batch for partitions with so many bytes each.
+fn rows(each: usize) -> usize {
+    (each / (PARTITION / ROWS)).clamp(ROWS_LEAST, ROWS)
+}
+
+/// A configuration for a plan that is made already, and runs so many partitions at a time within `bytes`. It has fewer rows a batch, and its sorts reserve
+/// less for their merges, where those of `config` are more than fits. [`Tenant::begin`](crate::Tenant::begin) does more, before a plan is made.
+///
+/// ```
+/// use datafusion::prelude::SessionConfig;
+/// use memgroup_datafusion::fit_config;
+///
+/// let config = fit_config(SessionConfig::new(), 32 << 20, 4);
+/// assert_eq!(config.batch_size(), 2048);
+/// assert_eq!(config.options().execution.sort_spill_reservation_bytes, 1 << 20);
+/// ```
+pub fn fit_config(config: SessionConfig, bytes: usize, partitions: usize) -> SessionConfig {
+    let (partitions, planned) = (partitions.max(1), config.target_partitions());
+    let fit = Fit::with(bytes, rows(bytes / partitions), partitions);
+    fit.apply(config).with_target_partitions(planned)
 }
 
 #[cfg(test)]
@@ -115,5 +139,17 @@ mod tests {
             (applied.batch_size(), applied.options().execution.sort_spill_reservation_bytes),
             (100, 7)
         );
+    }
+
+    #[test]
+    fn fits_a_plan_that_is_made_already_with_its_partitions() {
+        let fitted = fit_config(SessionConfig::new().with_target_partitions(200), 16 << 20, 4);
+        let reserved = fitted.options().execution.sort_spill_reservation_bytes;
+        assert_eq!((fitted.batch_size(), fitted.target_partitions(), reserved), (1024, 200, 512 << 10));
+        assert!(fitted.options().optimizer.prefer_hash_join);
+        for roomy in [8 << 30, 1 << 51, usize::MAX] {
+            let roomy = fit_config(SessionConfig::new(), roomy, 0);
+            assert_eq!(roomy.batch_size(), SessionConfig::new().batch_size());
+        }
     }
 }

@@ -4,6 +4,7 @@
 #![doc = "[`Query::collect`]: Query::collect\n[`Query::end`]: Query::end\n[`EndedQuery`]: EndedQuery\n"]
 #![doc = "[`GroupPool::uncharged`]: GroupPool::uncharged\n[`GroupTracer`]: GroupTracer\n[`charged_caches`]: charged_caches\n[memgroup-alloc]: memgroup_alloc\n"]
 #![doc = "[patience]: GroupPool::patience\n[reclaimer]: memgroup::Hierarchy::reclaimer\n"]
+#![doc = "[set_min]: memgroup::Group::set_min\n[`fit_config`]: fit_config\n"]
 #![doc = "[set_low]: memgroup::Group::set_low\n[set_share]: memgroup::Group::set_share\n"]
 #![doc = include_str!("../README.md")]
 //!
@@ -30,6 +31,7 @@ mod tenant;
 
 pub use caches::charged_caches;
 pub use consumers::ConsumerReport;
+pub use fit::fit_config;
 pub use place::GroupTracer;
 pub use pool::GroupPool;
 pub use tenant::{EndedQuery, Query, Tenant};

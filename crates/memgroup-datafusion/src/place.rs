@@ -152,3 +152,38 @@ impl JoinSetTracer for GroupTracer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+
+    type Seen = (Option<Group>, bool);
+
+    fn look() -> Output {
+        Box::new((scope::current(), memgroup_alloc::is_uncounted()))
+    }
+
+    fn seen(output: Output) -> Seen {
+        *output.downcast().unwrap()
+    }
+
+    #[test]
+    fn tasks_and_closures_run_in_the_place_of_the_thread_that_spawns_them() {
+        static TRACER: GroupTracer = GroupTracer::new();
+        let group = Hierarchy::new(Config::new()).unwrap().create("/query").unwrap();
+        for is_uncounted in [false, true] {
+            let place = Place { group: group.clone(), is_uncounted };
+            let (task, act) = place.call(|| {
+                (TRACER.trace_future(Box::pin(async { look() })), TRACER.trace_block(Box::new(look)))
+            });
+            let outputs =
+                std::thread::spawn(|| [futures_util::future::FutureExt::now_or_never(task).unwrap(), act()]);
+            for output in outputs.join().unwrap() {
+                assert_eq!(seen(output), (Some(group.clone()), is_uncounted));
+            }
+        }
+        assert_eq!(seen(TRACER.trace_block(Box::new(look))()), (None, false));
+    }
+}

@@ -1,15 +1,16 @@
 //! The pool of one query: each growth is a charge to the query's group.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, human_readable_size,
 };
-use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, GroupId, Hierarchy};
+use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, Hierarchy};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::consumers::{ConsumerReport, Place};
@@ -24,8 +25,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
 /// # Concurrency
-/// A growth or shrinkage is the engine's charge or uncharge and an atomic addition to the consumer's own figures. It takes no lock and runs no
-/// foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit also lists the consumers, with a lock.
+/// A growth or shrinkage is the engine's charge or uncharge, and an addition to the consumer's own figures. It takes no lock. Unless it waits it runs
+/// no foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit, or above half of a share, also lists the consumers, with a lock.
 ///
 /// A growth that a limit refuses asks other queries to spill, those that are furthest above their share first. A consumer that can spill is then
 /// refused, and spills. One that cannot waits for their memory if the pool [may wait](GroupPool::patience).
@@ -33,15 +34,15 @@ const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// # Panics
 /// [`MemoryPool::grow`] panics where the bytes of a group would exceed [`BYTES_MAX`].
 pub struct GroupPool {
-    hierarchy: Hierarchy,
     group: Group,
-    id: GroupId,
     member: Arc<Member>,
     /// Bytes that are charged and that no consumer holds: the next growths take them.
     admitted: AtomicUsize,
     /// Nanoseconds that growths may wait in all, and have waited.
     patience: Duration,
     waited: AtomicU64,
+    /// Tokio has refused to let a thread of the query block.
+    may_not_block: AtomicBool,
     /// The group that the query's allocations are charged to, in a tree of its own.
     allocated: Option<Group>,
     /// Eighths of its even share up to which a consumer that can spill grows.
@@ -64,33 +65,34 @@ impl GroupPool {
     /// # Panics
     /// The group is not of this hierarchy.
     pub fn new(hierarchy: &Hierarchy, group: &Group) -> GroupPool {
-        let id = group.id();
         assert!(
-            hierarchy.group(id).is_some_and(|found| found == *group),
+            hierarchy.group(group.id()).is_some_and(|found| found == *group),
             "a pool of group {}: it is not of this hierarchy",
             group.path()
         );
         GroupPool {
-            hierarchy: hierarchy.clone(),
             group: group.clone(),
-            id,
             member: Member::enter(group),
             admitted: AtomicUsize::new(0),
             patience: Duration::ZERO,
             waited: AtomicU64::new(0),
+            may_not_block: AtomicBool::new(false),
             allocated: None,
             eighths: AtomicUsize::new(EIGHTHS),
             uncharged: Vec::new(),
         }
     }
 
-    /// The same pool. Its growths may wait so long in all: those of consumers that cannot spill, once other queries were asked to.
+    /// The same pool. Its growths may wait so long in all: those of consumers that cannot spill, once other queries were asked to. Growths that wait at the
+    /// same time share this time.
     ///
     /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
-    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. At the end of its patience shrinkers and kill
-    /// hooks run on the thread, as for any charge.
+    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. Each try runs shrinkers on the thread. The last one, at the end
+    /// of the patience, also runs kill hooks, as any charge does.
     ///
-    /// **Panics**, of a growth that would wait: within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html). Give no patience there.
+    /// Tokio allows that neither within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html) nor on a runtime of one thread within an
+    /// entered one of several, and panics. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once
+    /// for each query. Give no patience there, or where a panic ends the process.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> GroupPool {
         self.patience = patience;
@@ -127,15 +129,8 @@ impl GroupPool {
     }
 
     /// Takes admitted bytes for a growth, as many as there are of those that it asks for.
-    #[inline]
     fn take_admitted(&self, bytes: usize) -> usize {
-        // ORDERING: Relaxed; as in `admit`.
-        if self.admitted.load(Ordering::Relaxed) == 0 { 0 } else { self.take_admitted_now(bytes) }
-    }
-
-    #[cold]
-    fn take_admitted_now(&self, bytes: usize) -> usize {
-        let take = |admitted: usize| Some(admitted.saturating_sub(bytes));
+        let take = |admitted: usize| (admitted > 0).then(|| admitted.saturating_sub(bytes));
         // ORDERING: Relaxed; as in `admit`.
         let before = self.admitted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         before.map_or(0, |before| before.min(bytes))
@@ -190,22 +185,97 @@ impl GroupPool {
     /// Whether a consumer that can spill has more to write to disk than it asks for, and would hold more than its share.
     ///
     /// One with less has just begun, or has spilled: refused, it would fail.
-    #[inline]
     fn spills(&self, place: &Place, additional: usize) -> bool {
         let held = place.held();
         let after = held.saturating_add(additional);
-        // ORDERING: Relaxed, here and below; a hint by itself.
-        if held <= additional || after <= self.member.line.load(Ordering::Relaxed) {
+        if held <= additional || !self.looks(place, additional) {
             return false;
         }
         let share = self.share();
+        // ORDERING: Relaxed; a hint by itself.
         self.member.line.store(share / 2, Ordering::Relaxed);
-        after > share || place.take_ask()
+        after > share || self.member.gives_way(place)
     }
 
+    /// Whether a consumer that can spill looks at the others: it would hold much, or was asked to spill.
     #[inline]
+    fn looks(&self, place: &Place, additional: usize) -> bool {
+        // ORDERING: Relaxed; a hint by itself.
+        place.held().saturating_add(additional) > self.member.line.load(Ordering::Relaxed) || place.is_asked()
+    }
+
+    /// Whether a growth is one charge: no bytes were admitted, and allocations have no limit of their own.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        // ORDERING: Relaxed; as in `admit`.
+        self.admitted.load(Ordering::Relaxed) == 0 && self.allocated.is_none()
+    }
+
+    /// A growth in all cases.
+    #[cold]
+    #[inline(never)]
+    fn try_grow_slowly(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        let consumer = reservation.consumer();
+        let place = self.member.consumers.place(consumer.id());
+        if place.is_some_and(Place::is_uncharged) {
+            self.keep(place, None, additional);
+            return Ok(());
+        }
+        if consumer.can_spill() && place.is_some_and(|place| self.spills(place, additional)) {
+            return Err(self.refusal(reservation, additional, &Refuser::Share));
+        }
+        if let Some(group) = self.allocated.as_ref().filter(|group| group.headroom() < additional as u64) {
+            return Err(self.refusal(reservation, additional, &Refuser::Allocated(group)));
+        }
+        let missing = additional - self.take_admitted(additional);
+        match self.group.try_charge_by(missing as u64, Effort::Count) {
+            Ok(charge) => {
+                self.keep(place, Some(charge), additional);
+                Ok(())
+            }
+            Err(error) => self.grow_with_room(reservation, additional, missing, &error),
+        }
+    }
+
+    /// The rest of a growth that the tree refused `missing` bytes.
+    #[cold]
+    #[inline(never)]
+    fn grow_with_room(
+        &self,
+        reservation: &MemoryReservation,
+        additional: usize,
+        missing: usize,
+        error: &ChargeError,
+    ) -> Result<()> {
+        match self.make_room(reservation, additional, missing, error) {
+            Ok(charge) => {
+                let place = self.member.consumers.place(reservation.consumer().id());
+                self.keep(place, Some(charge), additional);
+                Ok(())
+            }
+            Err(refused) => {
+                // ORDERING: Relaxed; as in `admit`.
+                self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
+                Err(refused)
+            }
+        }
+    }
+
+    /// A shrinkage in all cases.
+    #[cold]
+    #[inline(never)]
+    fn shrink_slowly(&self, reservation: &MemoryReservation, bytes: usize) {
+        let place = self.member.consumers.place(reservation.consumer().id());
+        if let Some(place) = place {
+            place.take(bytes);
+        }
+        if !place.is_some_and(Place::is_uncharged) {
+            self.group.uncharge_parts(bytes as u64);
+        }
+    }
+
     fn keep(&self, place: Option<&Place>, charge: Option<Charge>, bytes: usize) {
-        // The bytes are uncharged by the group's id.
+        // The bytes are uncharged by the group.
         charge.map(Charge::into_parts);
         if let Some(place) = place {
             place.add(bytes);
@@ -221,36 +291,67 @@ impl GroupPool {
         missing: usize,
         error: &ChargeError,
     ) -> Result<Charge> {
-        let has_asked = self.member.ask_others(error);
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
-        let charge = if has_asked && !can_spill { self.wait(missing) } else { None };
+        let may_wait = !can_spill && self.may_wait();
+        let goal = self.reserved().saturating_add(additional);
+        let asked = self.member.ask_others(error, goal as u64, may_wait);
+        let charge = if asked.is_some() && may_wait { self.wait(missing) } else { None };
         charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
     }
 
-    /// Waits for room, where the pool may and the thread holds up no other task.
-    fn wait(&self, bytes: usize) -> Option<Charge> {
-        // ORDERING: Relaxed, here and below; a number by itself.
+    /// The part of its patience that the query has left.
+    fn patience_left(&self) -> Option<Duration> {
+        // ORDERING: Relaxed; a number by itself.
         let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
-        let left = self.patience.checked_sub(waited).filter(|left| !left.is_zero())?;
-        if Handle::try_current().ok()?.runtime_flavor() != RuntimeFlavor::MultiThread {
-            return None;
+        self.patience.checked_sub(waited).filter(|left| !left.is_zero())
+    }
+
+    /// Whether a growth on this thread may wait.
+    fn may_wait(&self) -> bool {
+        let is_multi = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
+        // ORDERING: Relaxed, here and below; a hint by itself.
+        self.patience_left().is_some()
+            && !self.may_not_block.load(Ordering::Relaxed)
+            && Handle::try_current().is_ok_and(is_multi)
+    }
+
+    /// Waits for room, if the thread can hand its other tasks to another one.
+    fn wait(&self, bytes: usize) -> Option<Charge> {
+        let mut has_begun = false;
+        // The handle may be that of another runtime than the one that polls this thread's task. Tokio tells by a panic before the call.
+        let waited = catch_unwind(AssertUnwindSafe(|| {
+            tokio::task::block_in_place(|| {
+                has_begun = true;
+                self.wait_here(bytes)
+            })
+        }));
+        match waited {
+            Ok(charge) => charge,
+            Err(panic) if has_begun => resume_unwind(panic),
+            Err(_) => {
+                self.may_not_block.store(true, Ordering::Relaxed);
+                None
+            }
         }
-        tokio::task::block_in_place(|| {
-            let (begin, _stall) = (Instant::now(), self.group.stall());
-            let charge = loop {
-                if let Ok(charge) = self.group.try_charge_by(bytes as u64, Effort::Reclaim) {
-                    break Some(charge);
-                }
-                if begin.elapsed() >= left {
-                    break self.group.try_charge_by(bytes as u64, Effort::Stop).ok();
-                }
-                std::thread::sleep(TRY_AGAIN);
-            };
-            self.waited.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            charge
-        })
+    }
+
+    /// Waits for room on this thread. All growths that wait take from the patience of the query as they go.
+    fn wait_here(&self, bytes: usize) -> Option<Charge> {
+        let _stall = self.group.stall();
+        let mut since = Instant::now();
+        while let Some(left) = self.patience_left() {
+            if let Ok(charge) = self.group.try_charge_by(bytes as u64, Effort::Reclaim) {
+                return Some(charge);
+            }
+            std::thread::sleep(TRY_AGAIN.min(left));
+            let now = Instant::now();
+            // ORDERING: Relaxed; as in `patience_left`.
+            self.waited.fetch_add((now - since).as_nanos() as u64, Ordering::Relaxed);
+            since = now;
+        }
+        self.group.try_charge_by(bytes as u64, Effort::Stop).ok()
     }
 
     /// The error of a refused growth, in DataFusion's words.
@@ -308,7 +409,7 @@ impl GroupPool {
 impl Drop for GroupPool {
     fn drop(&mut self) {
         let left = *self.admitted.get_mut();
-        drop(self.hierarchy.charge_from_parts(self.id, left as u64));
+        self.group.uncharge_parts(left as u64);
     }
 }
 
@@ -335,50 +436,43 @@ impl MemoryPool for GroupPool {
             return;
         }
         let missing = additional - self.take_admitted(additional);
-        match self.group.charge_forced(missing as u64) {
-            Ok(charge) => self.keep(place, Some(charge), additional),
-            Err(error) => panic!("failed to {error}"),
-        }
+        let charge = self.group.charge_forced(missing as u64).unwrap_or_else(|error| {
+            // ORDERING: Relaxed; as in `admit`.
+            self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
+            panic!("failed to {error}")
+        });
+        self.keep(place, Some(charge), additional);
     }
 
     #[inline]
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
-        if let Some(place) = self.member.consumers.place(reservation.consumer().id()) {
-            place.take(shrink);
-            if place.is_uncharged() {
-                return;
+        match self.member.consumers.counted(reservation.consumer().id()) {
+            Some(counted) => {
+                counted.take(shrink);
+                self.group.uncharge_parts(shrink as u64);
             }
+            None => self.shrink_slowly(reservation, shrink),
         }
-        let charge = self.hierarchy.charge_from_parts(self.id, shrink as u64);
-        drop(charge.expect("the pool's handle keeps the group, a removed one too"));
     }
 
     #[inline]
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let consumer = reservation.consumer();
-        let place = self.member.consumers.place(consumer.id());
-        if place.is_some_and(Place::is_uncharged) {
-            self.keep(place, None, additional);
-            return Ok(());
+        if let Some(counted) = self.member.consumers.counted(consumer.id())
+            && self.is_plain()
+            && !(consumer.can_spill() && self.looks(counted.place, additional))
+        {
+            return match self.group.try_charge_by(additional as u64, Effort::Count) {
+                Ok(charge) => {
+                    // The bytes are uncharged by the group.
+                    charge.into_parts();
+                    counted.add(additional);
+                    Ok(())
+                }
+                Err(error) => self.grow_with_room(reservation, additional, additional, &error),
+            };
         }
-        if consumer.can_spill() && place.is_some_and(|place| self.spills(place, additional)) {
-            return Err(self.refusal(reservation, additional, &Refuser::Share));
-        }
-        if let Some(group) = self.allocated.as_ref().filter(|group| group.headroom() < additional as u64) {
-            return Err(self.refusal(reservation, additional, &Refuser::Allocated(group)));
-        }
-        let missing = additional - self.take_admitted(additional);
-        let charge = self.group.try_charge_by(missing as u64, Effort::Count);
-        let charge = match charge.or_else(|error| self.make_room(reservation, additional, missing, &error)) {
-            Ok(charge) => Some(charge),
-            Err(refused) => {
-                // ORDERING: Relaxed; as in `admit`.
-                self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
-                return Err(refused);
-            }
-        };
-        self.keep(place, charge, additional);
-        Ok(())
+        self.try_grow_slowly(reservation, additional)
     }
 
     fn reserved(&self) -> usize {

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
+use datafusion::dataframe::DataFrame;
 use datafusion::execution::context::{SessionContext, SessionState};
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
@@ -59,7 +61,7 @@ impl Tenant {
         }
     }
 
-    /// The same tenant. Its queries spill as `disk` says.
+    /// The same tenant. Its queries spill as `disk` says, and do not if that is disabled.
     #[must_use]
     pub fn spill_to(self, disk: DiskManagerBuilder) -> Tenant {
         Tenant { disk, ..self }
@@ -165,7 +167,20 @@ impl Tenant {
             SessionStateBuilder::new_from_existing(self.state.clone()).with_physical_optimizer_rule(rule);
         let context = self.context(state.build(), &pool, &figures, fit)?;
         let tenant = self.clone();
-        Ok(Query { tenant, context, fit, pool, place, figures, tasks, _allocated: allocated, group, ended })
+        let begun_anew = AtomicU64::new(0);
+        Ok(Query {
+            tenant,
+            context,
+            fit,
+            pool,
+            place,
+            figures,
+            tasks,
+            _allocated: allocated,
+            group,
+            ended,
+            begun_anew,
+        })
     }
 
     /// A context with the settings and functions of `state`, and those of the fit. Its plans charge the pool.
@@ -183,10 +198,15 @@ impl Tenant {
             config = fit.apply(config);
             disk = disk.with_max_spill_merge_fan_in(fit.fan_in);
         }
-        let files = SpillFiles::new(disk.clone().build()?, &figures.group, figures.io.clone());
+        let files = disk.clone().build()?;
+        // A factory would enable a disk that is disabled.
+        if files.tmp_files_enabled() {
+            let files = SpillFiles::new(files, &figures.group, figures.io.clone());
+            disk = disk.with_temp_file_factory(Arc::new(files));
+        }
         let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
             .with_memory_pool(Arc::clone(pool) as Arc<dyn MemoryPool>)
-            .with_disk_manager_builder(disk.with_temp_file_factory(Arc::new(files)));
+            .with_disk_manager_builder(disk);
         let state = SessionStateBuilder::new_from_existing(state)
             .with_config(config)
             .with_runtime_env(runtime.build_arc()?)
@@ -209,6 +229,21 @@ fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
+/// The eighths of a pool while its query is begun anew. Afterwards they are those at first again, for plans of the query's own context.
+struct Eighths<'q>(&'q GroupPool);
+
+impl Eighths<'_> {
+    fn set(&self, fit: Option<Fit>) {
+        self.0.spill_at_eighths(fit.map_or(EIGHTHS, |fit| fit.eighths));
+    }
+}
+
+impl Drop for Eighths<'_> {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
 /// One query, with a group that is removed at its end.
 pub struct Query {
     tenant: Tenant,
@@ -221,6 +256,7 @@ pub struct Query {
     _allocated: Option<OwnedGroup>,
     group: OwnedGroup,
     ended: Arc<Mutex<Option<EndedGroup>>>,
+    begun_anew: AtomicU64,
 }
 
 impl Query {
@@ -257,13 +293,19 @@ impl Query {
     /// As [`run`](Query::run); a query that is stopped is not begun anew.
     pub async fn collect(&self, sql: &str) -> Result<Vec<RecordBatch>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
+        // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
+        let (mut plan, mut may_begin_anew) = (None, true);
+        let eighths = Eighths(&self.pool);
         loop {
-            self.pool.spill_at_eighths(fit.map_or(EIGHTHS, |fit| fit.eighths));
-            let mut may_begin_anew = true;
+            eighths.set(fit);
             let part = async {
-                let frame = context.sql(sql).await?;
-                may_begin_anew = !writes(frame.logical_plan())?;
-                frame.collect().await
+                let known = match plan.take() {
+                    Some(known) => known,
+                    None => context.sql(sql).await?.into_unoptimized_plan(),
+                };
+                may_begin_anew = !writes(&known)?;
+                plan = Some(known.clone());
+                DataFrame::new(context.state(), known).collect().await
             };
             let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;
@@ -272,6 +314,8 @@ impl Query {
                 Err(error) if smaller.is_some() && may_begin_anew && is_out_of_memory(&error) => {}
                 result => return result,
             }
+            // ORDERING: Relaxed; a number by itself.
+            self.begun_anew.fetch_add(1, Ordering::Relaxed);
             // DataFusion's tasks end by themselves, some time after their query.
             for _ in 0..DRAIN_MILLIS_MOST {
                 if self.pool.reserved() <= reserved {
@@ -290,14 +334,15 @@ impl Query {
         let spilled_bytes = self.figures.spilled();
         let refused_growths = self.pool.refused();
         let allocated_peak_bytes = self.figures.allocated.as_ref().map(Group::peak);
-        let Query { context, pool, tasks, group, ended, .. } = self;
+        let Query { context, pool, tasks, group, ended, begun_anew, .. } = self;
         drop((context, pool, tasks));
         // Other owners, which the hierarchy hands out by the path, do not keep it. This tells its figures.
         _ = group.remove_all();
         drop(group);
         let told = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         let group = told.expect("the removal of the group told its figures");
-        EndedQuery { group, spilled_bytes, refused_growths, allocated_peak_bytes }
+        let begun_anew = begun_anew.into_inner();
+        EndedQuery { group, spilled_bytes, refused_growths, begun_anew, allocated_peak_bytes }
     }
 }
 
@@ -311,6 +356,8 @@ pub struct EndedQuery {
     pub spilled_bytes: u64,
     /// Growths of its consumers that were refused ([`GroupPool::refused`]). `group.refusals` are those that the query's own limit refused.
     pub refused_growths: u64,
+    /// How often [`Query::collect`] began it anew with a smaller plan.
+    pub begun_anew: u64,
     /// The most bytes that it had allocated at one time, where they are counted ([`Tenant::count_allocated`]).
     pub allocated_peak_bytes: Option<u64>,
 }
@@ -318,7 +365,7 @@ pub struct EndedQuery {
 impl fmt::Display for EndedQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} spilled_bytes={}", self.group, self.spilled_bytes)?;
-        write!(f, " refused_growths={}", self.refused_growths)?;
+        write!(f, " refused_growths={} begun_anew={}", self.refused_growths, self.begun_anew)?;
         match self.allocated_peak_bytes {
             Some(bytes) => write!(f, " allocated_peak_bytes={bytes}"),
             None => Ok(()),

@@ -15,6 +15,10 @@ use memgroup_datafusion::{Tenant, charged_caches};
 const SORT: &str =
     "select value, 'text ' || value as t from generate_series(1, 400000) order by value % 1000, t";
 
+/// The table of its hash join cannot spill.
+const JOIN: &str = "select one.value, other.value from generate_series(1, 400000) one \
+                    join generate_series(1, 400000) other on one.value = other.value";
+
 async fn until_empty(group: &Group) {
     while group.usage_exact() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -47,7 +51,10 @@ async fn spilled_bytes_are_in_the_statistics_the_plan_and_the_record() {
     let ended = query.end();
     assert_eq!(ended.spilled_bytes, written as u64);
     assert!(ended.refused_growths > 0);
-    let figures = format!(" spilled_bytes={written} refused_growths={}", ended.refused_growths);
+    let figures = format!(
+        " spilled_bytes={written} refused_growths={} begun_anew={}",
+        ended.refused_growths, ended.begun_anew
+    );
     assert!(ended.to_string().ends_with(&figures), "{ended}");
     assert_eq!(
         io.get(&alice, WBYTES, Reach::Subtree, Freshness::Fresh),
@@ -69,7 +76,7 @@ async fn a_query_without_a_limit_spills_nothing_and_shows_its_group() {
     assert!(text.contains("GroupExec: group=/alice/query"), "{text}");
     query.collect(SORT).await.unwrap();
     let ended = query.end();
-    assert_eq!((ended.spilled_bytes, ended.refused_growths), (0, 0));
+    assert_eq!((ended.spilled_bytes, ended.refused_growths, ended.begun_anew), (0, 0, 0));
     assert!(ended.group.peak_bytes > 1 << 20, "{ended}");
 }
 
@@ -163,11 +170,12 @@ async fn a_query_that_is_begun_anew_keeps_its_settings() {
     let context = SessionContext::new_with_config(config);
     let query = Tenant::new(&hierarchy, &alice, &context).begin("query").unwrap();
     query.collect("set datafusion.execution.time_zone = '+05:00'").await.unwrap();
-    query.collect(&format!("prepare sorted as {SORT}")).await.unwrap();
-    let rows = query.collect("execute sorted").await.unwrap();
+    query.collect(&format!("prepare joined as {JOIN}")).await.unwrap();
+    let rows = query.collect("execute joined").await.unwrap();
     assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 400_000);
     assert!(query.pool().refused() > 0);
     let zone = query.collect("show datafusion.execution.time_zone").await.unwrap();
     let zone = datafusion::arrow::util::pretty::pretty_format_batches(&zone).unwrap().to_string();
     assert!(zone.contains("+05:00"), "{zone}");
+    assert!(query.end().begun_anew > 0);
 }

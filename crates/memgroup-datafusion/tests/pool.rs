@@ -154,6 +154,35 @@ fn threads_share_a_consumer_without_losing_a_byte() {
 }
 
 #[test]
+fn reports_the_bytes_of_a_consumer_of_seven_threads() {
+    let query = Query::new(1 << 40);
+    let shared = query.consumer("RepartitionExec[0]", true);
+    (0..3).for_each(|_| shared.try_grow(MIB).unwrap());
+    let figures = || {
+        let known = &query.pool.consumers()[0];
+        (known.held, known.most)
+    };
+    assert_eq!(figures(), (3 * MIB, 3 * MIB));
+    for at in 1..=6 {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                shared.try_grow(MIB).unwrap();
+                shared.grow(MIB);
+                shared.shrink(MIB);
+            });
+            other.join().unwrap();
+        });
+        assert_eq!(figures(), ((3 + at) * MIB, (4 + at) * MIB));
+    }
+    shared.try_grow(0).unwrap();
+    shared.shrink(0);
+    shared.try_grow(2 * MIB).unwrap();
+    shared.shrink(11 * MIB);
+    assert_eq!(figures(), (0, 11 * MIB));
+    assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
+}
+
+#[test]
 fn finds_each_of_many_consumers() {
     let query = Query::new(1 << 40);
     let all: Vec<_> = (0..3000).map(|at| query.consumer(&format!("HashJoinInput[{at}]"), false)).collect();

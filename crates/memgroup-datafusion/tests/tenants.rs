@@ -2,17 +2,22 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::DataFusionError;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::datasource::MemTable;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use memgroup::{Config, Group, Hierarchy};
 use memgroup_datafusion::Tenant;
@@ -234,4 +239,93 @@ async fn cancelled_queries_leave_no_byte_and_no_file() {
         }
     }
     assert!(most_files > 0, "a query was cancelled after it had spilled");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_of_a_tenant_with_a_disabled_disk_does_not_spill() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path()).await;
+    let context = context(&path, 2, None).await;
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(LIMITS[0] as u64).unwrap();
+    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+    let query = Tenant::new(&hierarchy, &group, &context).spill_to(disk).begin("query").unwrap();
+    assert!(!query.context().runtime_env().disk_manager.tmp_files_enabled());
+    let error = query.collect(QUERIES[0]).await.unwrap_err();
+    assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
+    assert_eq!(query.end().spilled_bytes, 0);
+    until_empty(&group).await;
+}
+
+/// Rows of which the first attempt runs out of memory, and leaves a task behind that holds memory for a while.
+#[derive(Debug)]
+struct LeavesATask {
+    schema: Arc<Schema>,
+    attempts: AtomicUsize,
+    reserved_at_second: AtomicUsize,
+}
+
+impl PartitionStream for LeavesATask {
+    fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let pool = context.memory_pool();
+        let result = if self.attempts.fetch_add(1, Ordering::Relaxed) == 0 {
+            let held = MemoryConsumer::new("task").register(pool);
+            held.try_grow(4 << 20).unwrap();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                drop(held);
+            });
+            Err(DataFusionError::ResourcesExhausted("the first attempt".to_owned()))
+        } else {
+            self.reserved_at_second.store(pool.reserved(), Ordering::Relaxed);
+            Ok(RecordBatch::new_empty(Arc::clone(&self.schema)))
+        };
+        let rows = futures_util::stream::iter([result]);
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows))
+    }
+}
+
+/// A context with such rows.
+fn leaves_a_task() -> (SessionContext, Arc<LeavesATask>) {
+    let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
+    let rows = Arc::new(LeavesATask {
+        schema: Arc::clone(&schema),
+        attempts: AtomicUsize::new(0),
+        reserved_at_second: AtomicUsize::new(usize::MAX),
+    });
+    let table = StreamingTable::try_new(schema, vec![Arc::clone(&rows) as _]).unwrap();
+    let context = SessionContext::new();
+    context.register_table("rows", Arc::new(table)).unwrap();
+    (context, rows)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_is_begun_anew_once_the_tasks_of_its_last_plan_have_ended() {
+    let (context, rows) = leaves_a_task();
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(8 << 20).unwrap();
+    let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
+    query.collect("select key from rows").await.unwrap();
+    assert_eq!(rows.attempts.load(Ordering::Relaxed), 2);
+    assert_eq!(rows.reserved_at_second.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
+    let (context, rows) = leaves_a_task();
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(8 << 20).unwrap();
+    let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
+    query.collect("select key from rows").await.unwrap();
+    assert_eq!(rows.attempts.load(Ordering::Relaxed), 2);
+    let pool: Arc<dyn MemoryPool> = query.pool().clone();
+    let sort = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
+    (0..8).for_each(|_| sort.try_grow(1 << 20).unwrap());
 }

@@ -9,6 +9,7 @@ use datafusion::common::runtime::JoinSetTracer;
 use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use memgroup::{Config, Group, Hierarchy};
 use memgroup_alloc::Allocator;
@@ -104,6 +105,18 @@ async fn allocations_are_charged_beside_reservations_and_counted_once() {
     assert!(peak >= usage as u64 && peak < 16 * held as u64, "{ended}");
     assert!(ended.to_string().contains(&format!(" allocated_peak_bytes={peak}")), "{ended}");
     assert!(COUNTING.0.load(std::sync::atomic::Ordering::Relaxed) > 4, "the inner tracer saw the tasks");
+    drop(rows);
+    until_below(&alice, 0).await;
+
+    // So it has where the rows are polled outside of the query's own calls.
+    let query = counted.begin("outside").unwrap();
+    let before = allocated.usage_exact();
+    let rows = query.context().sql(SORT).await.unwrap().execute_stream().await.unwrap();
+    let rows: Vec<RecordBatch> = rows.try_collect().await.unwrap();
+    let held: usize = rows.iter().map(RecordBatch::get_array_memory_size).sum();
+    let usage = (allocated.usage_exact() - before) as usize;
+    assert!(usage > held / 2 && usage < 4 * held, "{usage} bytes charged for rows of {held}");
+    query.end();
     drop(rows);
     until_below(&alice, 0).await;
 

@@ -3,9 +3,10 @@
 //! It listens on a Unix socket and on port 9191 of the loopback, and works until it is stopped. Arguments are the seconds after which it ends, and
 //! another port.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use memgroup::{Config, Group, Hierarchy};
+use memgroup::{Charge, Config, Group, Hierarchy, KillAnswer, KillRegistration, KillRequest};
 use memgroup_serve::{Control, Serve, Token};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,9 +15,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_target(true).without_time().init();
     let hierarchy = Hierarchy::new(Config::new())?;
     let tenants = hierarchy.create("/tenants")?;
-    tenants.set_max(64 << 20)?;
-    for name in ["alice", "bob", "carol"] {
-        tenants.create(name)?.set_max(32 << 20)?;
+    tenants.set_max(96 << 20)?;
+    for (name, mebibytes) in [("alice", 16), ("bob", 32), ("carol", 32)] {
+        tenants.create(name)?.set_max(mebibytes << 20)?;
     }
 
     let control = Token::random()?;
@@ -32,20 +33,70 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     work(&tenants, end)
 }
 
-/// Each tenant takes memory and gives it back. `carol` asks for more than she may have.
+/// A part of a tenant's work. Those of `carol` can be stopped.
+struct Query {
+    group: Group,
+    held: Arc<Mutex<Vec<Charge>>>,
+    _hook: Option<KillRegistration>,
+}
+
+impl Query {
+    fn begin(tenant: &Group, number: usize) -> Result<Query, Box<dyn std::error::Error>> {
+        let group = tenant.create(&format!("query-{number}"))?;
+        let held = Arc::<Mutex<Vec<Charge>>>::default();
+        let victim = Arc::clone(&held);
+        let stop = move |_: &KillRequest<'_>| {
+            let victim = Arc::clone(&victim);
+            // A query needs some time to stop.
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(120));
+                lock(&victim).clear();
+            });
+            KillAnswer::Dying
+        };
+        let is_carols = tenant.path().ends_with("/carol");
+        let hook = is_carols.then(|| group.set_kill_hook(stop)).transpose()?;
+        Ok(Query { group, held, _hook: hook })
+    }
+}
+
+fn lock(held: &Mutex<Vec<Charge>>) -> std::sync::MutexGuard<'_, Vec<Charge>> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Each query takes memory and gives it back. Those of `carol` ask for more than she may have, so one is stopped now and then. Of two reports of `alice`, one waits for the other.
 fn work(tenants: &Group, end: Option<Instant>) -> Result<(), Box<dyn std::error::Error>> {
-    let mut step = 0_u64;
-    let mut held = Vec::new();
-    while end.is_none_or(|end| Instant::now() < end) {
-        for (number, tenant) in tenants.children().iter().enumerate() {
-            let bytes = (1 + (step + 7 * number as u64) % 13) << (18 + number);
-            held.extend(tenant.try_charge(bytes));
+    let mut queries = Vec::new();
+    for tenant in tenants.children() {
+        for number in 1..=3 {
+            queries.push(Query::begin(&tenant, number)?);
         }
-        if held.len() > 12 {
-            held.drain(..6);
+    }
+    let alice = tenants.children().into_iter().next().ok_or("there is no tenant")?;
+    for number in 1..=2 {
+        let report = alice.create(&format!("report-{number}"))?;
+        std::thread::spawn(move || {
+            loop {
+                let charge = report.charge_until(12 << 20, Instant::now() + Duration::from_secs(10));
+                std::thread::sleep(Duration::from_secs(2));
+                drop(charge);
+            }
+        });
+    }
+    let mut step = 0_u64;
+    while end.is_none_or(|end| Instant::now() < end) {
+        for (query, number) in queries.iter().zip(0_u64..) {
+            let bytes = (1 + (step + 7 * number) % 13) << (16 + number / 3);
+            let charge = query.group.try_charge(bytes);
+            let mut held = lock(&query.held);
+            if charge.is_err() || held.len() > 11 {
+                let half = held.len() / 2;
+                held.drain(..half);
+            }
+            held.extend(charge);
         }
         step += 1;
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(250));
     }
     Ok(())
 }

@@ -1,37 +1,277 @@
-"use strict";
-// The token is in the fragment of the address, which the browser sends to no server.
-const token = new URLSearchParams(location.hash.slice(1)).get("token");
-const headers = token ? { Authorization: "Bearer " + token } : {};
-const state = document.getElementById("state");
-const rows = document.getElementById("groups");
+// App: the connection to the server, the model of the tree, and the parts of the page that show it.
+//
+// The token is in the fragment of the address, which the browser sends to no server. It is kept for this tab, and taken out of the address.
 
-function bytes(value) {
-  if (value === null) return "max";
-  const units = ["", "K", "M", "G", "T"];
-  let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
-  return (unit === 0 ? value : value.toFixed(1)) + units[unit];
+import { $, clock, count, el, put, set } from "./text.js";
+import { Group } from "./group.js";
+import { Icicle } from "./icicle.js";
+import { Log, drawWaits } from "./log.js";
+import { Table } from "./table.js";
+
+const PERIOD_MS = 1000;
+const RETRY_MS = 1000;
+// The server sends something at least each 15 s.
+const SILENCE_MS = 40000;
+
+function takeToken() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!token) return;
+  sessionStorage.setItem("token", token);
+  history.replaceState(null, "", location.pathname);
 }
 
-function row(group) {
-  const cells = [group.path, bytes(group.usage_bytes), bytes(group.peak_bytes), bytes(group.limits.max_bytes), group.refusals];
-  const line = document.createElement("tr");
-  for (const cell of cells) line.appendChild(document.createElement("td")).textContent = cell;
-  return line;
-}
-
-async function show() {
-  try {
-    const answer = await fetch("v1/tree", { headers });
-    const body = await answer.json();
-    if (!answer.ok) throw new Error(body.detail);
-    rows.replaceChildren(...body.groups.map(row));
-    state.textContent = body.groups.length + " groups at " + new Date(body.taken_unix_us / 1000).toLocaleTimeString();
-    state.className = "";
-  } catch (error) {
-    state.textContent = "No figures: " + error.message;
-    state.className = "error";
+// A problem of the server, or of the way to it.
+class Problem extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
   }
-  setTimeout(show, 1000);
 }
-show();
+
+async function request(path, options = {}) {
+  const token = sessionStorage.getItem("token");
+  const headers = { ...options.headers, ...(token ? { Authorization: "Bearer " + token } : {}) };
+  const answer = await fetch(path, { signal: AbortSignal.timeout(10000), ...options, headers, cache: "no-store" }).catch((error) => {
+    throw new Problem(error.name === "TimeoutError" ? "the server did not answer for 10 s" : "the server cannot be reached");
+  });
+  if (answer.ok) return answer;
+  const problem = await answer.json().catch(() => ({}));
+  throw new Problem(problem.detail ?? `status ${answer.status}`, answer.status);
+}
+
+function fileUrl(path, file) {
+  const parts = path.split("/").filter(Boolean).map(encodeURIComponent);
+  return ["v1/groups", ...parts, file].join("/");
+}
+
+const api = {
+  get: async (path) => (await request(path)).json(),
+  read: async (path, file) => (await request(fileUrl(path, file))).text(),
+  write: (path, file, text) => request(fileUrl(path, file), { method: "PUT", body: text }),
+  refresh: () => update(),
+};
+
+const ALONE = new Set(["taken_unix_us", "order", "groups"]);
+
+// Makes a column of a value that all groups have.
+function spread(columns, size) {
+  for (const [name, value] of Object.entries(columns)) {
+    if (!ALONE.has(name) && !Array.isArray(value)) columns[name] = new Array(size).fill(value);
+  }
+  return columns;
+}
+
+// The tree as columns; a group is its position. Groups below one follow it, so they are a range.
+const model = {
+  order: "",
+  zoom: 0,
+  chosen: 0,
+  lower(at) {
+    return (this.lowers[at] ??= this.paths[at].toLowerCase());
+  },
+  take(table) {
+    const { groups } = table;
+    const size = groups ? (Array.isArray(groups.parent) ? groups.parent.length : 1) : this.paths.length;
+    spread(table, size);
+    if (groups) this.takeGroups(spread(groups, size));
+    this.order = table.order;
+    this.columns = table;
+  },
+  takeGroups({ name, parent, online }) {
+    const [zoom, chosen] = [this.paths?.[this.zoom], this.paths?.[this.chosen]];
+    const size = name.length;
+    const paths = new Array(size);
+    const children = Array.from({ length: size }, () => []);
+    const sizes = new Array(size).fill(1);
+    for (let at = 0; at < size; at += 1) {
+      const above = parent[at];
+      paths[at] = above === null ? "/" : (above === 0 ? "" : paths[above]) + "/" + name[at];
+      if (above !== null) children[above].push(at);
+    }
+    for (let at = size - 1; at > 0; at -= 1) sizes[parent[at]] += sizes[at];
+    Object.assign(this, { names: name, parents: parent, online, paths, children, sizes, lowers: new Array(size) });
+    this.zoom = this.nearest(zoom);
+    this.chosen = this.nearest(chosen);
+  },
+  // The group of this path, or the nearest one above that still is there.
+  nearest(path = "/") {
+    let at = this.paths.indexOf(path);
+    while (at < 0) {
+      path = path.slice(0, path.lastIndexOf("/")) || "/";
+      at = this.paths.indexOf(path);
+    }
+    return at;
+  },
+};
+
+const icicle = new Icicle($("icicle"), model, choose);
+const table = new Table($("table"), model, choose);
+const group = new Group($("group"), $("group-title"), model, api);
+const log = new Log($("log"), $("spoken"));
+let about = null;
+let lostAt = null;
+let fetchSoon = 0;
+let isUsed = false;
+
+function choose(chosen, zoom) {
+  const isZoom = zoom !== model.zoom;
+  Object.assign(model, { chosen, zoom });
+  if (isZoom) {
+    icicle.reset();
+    $("table").scrollTop = 0;
+  }
+  draw();
+  // A held arrow key passes many groups.
+  clearTimeout(fetchSoon);
+  fetchSoon = setTimeout(() => group.fetch().catch(() => {}), 120);
+}
+
+function draw(isNew = true) {
+  const hasControl = about?.rights.includes("control") ?? false;
+  icicle.draw();
+  if (isNew) table.update();
+  else table.refresh();
+  group.open(model.paths[model.chosen]);
+  group.draw(hasControl);
+  const below = model.sizes[model.zoom];
+  put($("count"), `${count(table.list.length)} of ${count(below)}`);
+  drawPath();
+}
+
+function drawPath() {
+  const above = [];
+  for (let at = model.zoom; at !== null; at = model.parents[at]) above.unshift(at);
+  const key = above.map((at) => model.paths[at]).join("\n");
+  if ($("path").key === key) return;
+  $("path").key = key;
+  const hadFocus = $("path").contains(document.activeElement);
+  const crumbs = above.map((at) => {
+    const button = el("button", { type: "button", "aria-current": at === model.zoom ? "location" : null }, model.names[at] || "/");
+    const path = model.paths[at];
+    button.addEventListener("click", () => choose(model.nearest(path), model.nearest(path)));
+    return button;
+  });
+  $("path").replaceChildren(...crumbs);
+  if (hadFocus) crumbs.at(-1).focus();
+}
+
+async function update() {
+  try {
+    if (!about) {
+      about = await api.get("v1/about");
+      put($("program"), `${about.program ?? "program"}, process ${about.pid}` + (about.rights.includes("control") ? "" : ", reading only"));
+      document.title = "memgroup: " + (about.program ?? about.pid);
+    }
+    model.take(await api.get("v1/table?known=" + model.order));
+    const isNew = Boolean(model.columns.groups);
+    if (isNew) icicle.reset();
+    draw(isNew);
+    const [waits] = await Promise.all([api.get("v1/waits"), group.fetch()]);
+    drawWaits($("waits"), waits);
+    connected();
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    lost(error);
+  }
+}
+
+function connected() {
+  lostAt = null;
+  $("token-form").hidden = true;
+  if (!isUsed) requestAnimationFrame(() => performance.mark("usable"));
+  isUsed = true;
+  set(document.body, "class", "live");
+  put($("state"), `${count(model.paths.length)} groups at ${clock(model.columns.taken_unix_us / 1000)}`);
+}
+
+function lost(problem) {
+  // A server that is started anew may have other rights and another name.
+  about = null;
+  lostAt ??= Date.now();
+  set(document.body, "class", "lost");
+  put($("state"), `Not connected since ${clock(lostAt)}: ${problem.message}`);
+  $("token-form").hidden = problem.status !== 401;
+}
+
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// Asks for figures each second while the page is seen.
+async function poll() {
+  for (;;) {
+    const began = performance.now();
+    if (!document.hidden) await update();
+    await sleep(Math.max(PERIOD_MS - (performance.now() - began), 50));
+  }
+}
+
+let lastId = "oldest";
+
+// Reads the fields of one event.
+function takeEvent(text) {
+  const fields = {};
+  for (const line of text.split("\n")) {
+    const at = line.indexOf(": ");
+    if (at > 0) fields[line.slice(0, at)] = line.slice(at + 2);
+  }
+  if (fields.id) lastId = fields.id;
+  if (fields.event) log.add(fields.id, fields.event, JSON.parse(fields.data));
+}
+
+async function readEvents(signal, isAlive) {
+  const answer = await request("v1/events", { headers: { "Last-Event-ID": lastId }, signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    isAlive();
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    events.forEach(takeEvent);
+  }
+}
+
+// Follows the events, and goes on after the last one where the stream was cut.
+async function follow() {
+  for (;;) {
+    const cut = new AbortController();
+    let timer = 0;
+    const isAlive = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => cut.abort(), SILENCE_MS);
+    };
+    isAlive();
+    await readEvents(cut.signal, isAlive).catch(() => {});
+    clearTimeout(timer);
+    await sleep(RETRY_MS);
+  }
+}
+
+takeToken();
+addEventListener("hashchange", () => {
+  takeToken();
+  about = null;
+  update();
+});
+document.addEventListener("visibilitychange", () => !document.hidden && update());
+$("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", $("token").value.trim());
+  $("token").value = "";
+  update();
+});
+$("filter").addEventListener("input", () => {
+  table.filter = $("filter").value.trim().toLowerCase();
+  draw();
+});
+$("only").addEventListener("change", () => {
+  table.only = $("only").value;
+  draw();
+});
+$("kinds").addEventListener("change", () => log.show($("kinds").value));
+// A browser keeps what was typed or chosen when it loads the page anew.
+table.filter = $("filter").value.trim().toLowerCase();
+table.only = $("only").value;
+log.show($("kinds").value);
+poll();
+follow();

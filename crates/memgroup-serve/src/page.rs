@@ -9,11 +9,22 @@ pub(crate) struct PageFile {
     pub(crate) text: &'static str,
 }
 
+macro_rules! files {
+    ($($kind:literal $name:literal),*) => {
+        [$(PageFile { kind: concat!("text/", $kind, "; charset=utf-8"), text: include_str!(concat!("../page/", $name)) }),*]
+    };
+}
+
 /// The files, at the positions that the routes name.
-pub(crate) const FILES: [PageFile; 3] = [
-    PageFile { kind: "text/html; charset=utf-8", text: include_str!("../page/index.html") },
-    PageFile { kind: "text/css; charset=utf-8", text: include_str!("../page/style.css") },
-    PageFile { kind: "text/javascript; charset=utf-8", text: include_str!("../page/app.js") },
+pub(crate) const FILES: [PageFile; 8] = files![
+    "html" "index.html",
+    "css" "style.css",
+    "javascript" "app.js",
+    "javascript" "text.js",
+    "javascript" "icicle.js",
+    "javascript" "table.js",
+    "javascript" "group.js",
+    "javascript" "log.js"
 ];
 
 /// The policy of all answers.

@@ -37,6 +37,26 @@ fn parts_are_put_together_again() {
 }
 
 #[test]
+fn a_handle_uncharges_parts_also_after_its_group_was_removed() {
+    for cap in [0, 256 << 10] {
+        let source = SlotSource::virtual_slots(2).unwrap();
+        let h = Hierarchy::new(Config::with_slots(source).stock_cap_bytes(cap)).unwrap();
+        let a = h.create("/a").unwrap();
+        let (_, bytes) = a.try_charge(4096).unwrap().into_parts();
+        let (_, none) = a.try_charge(0).unwrap().into_parts();
+        a.uncharge_parts(96);
+        a.uncharge_parts(none);
+        assert_eq!((a.usage_exact(), h.root().usage_exact()), (4000, 4000));
+        a.remove().unwrap();
+        a.uncharge_parts(bytes - 96);
+        assert_eq!((a.usage_exact(), h.root().usage_exact(), h.dying().len()), (0, 0, 0));
+        let id = a.id();
+        drop(a);
+        assert!(h.group(id).is_none(), "nothing holds the group any more");
+    }
+}
+
+#[test]
 fn refuses_to_uncharge_bytes_a_second_time() {
     for cap in [0, 256 << 10] {
         let source = SlotSource::virtual_slots(2).unwrap();

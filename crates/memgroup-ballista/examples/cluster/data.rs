@@ -1,15 +1,11 @@
 //! The tables: `lineitem` and `orders` of TPC-H, as files of Parquet.
 
-use std::fs::File;
 use std::path::Path;
 
 use ballista::prelude::{SessionConfigExt, SessionContextExt};
 use datafusion::execution::SessionStateBuilder;
-use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion::prelude::{SessionConfig, SessionContext};
 use memgroup_ballista::TenantOptions;
-use tpchgen::generators::{LineItemGenerator, OrderGenerator};
-use tpchgen_arrow::{LineItemArrow, OrderArrow, RecordBatchIterator};
 
 use crate::Failure;
 
@@ -18,28 +14,16 @@ const TABLES: [&str; 2] = ["lineitem", "orders"];
 /// As many parts of each plan.
 const PARTITIONS: usize = 4;
 
-fn write(dir: &Path, name: &str, batches: impl RecordBatchIterator) -> Result<(), Failure> {
-    let file = File::create(dir.join(format!("{name}.parquet")))?;
-    let mut writer = ArrowWriter::try_new(file, batches.schema().clone(), None)?;
-    for batch in batches {
-        writer.write(&batch)?;
+/// Writes the tables of this scale.
+pub(crate) fn generate(dir: &Path, scale: f64) -> Result<(), Failure> {
+    for table in TABLES {
+        memgroup_tpch::write(dir, table, scale, &mut |_| true)?;
     }
-    writer.close()?;
     Ok(())
 }
 
-/// Writes the tables of this scale.
-pub(crate) fn generate(dir: &Path, scale: f64) -> Result<(), Failure> {
-    write(dir, "lineitem", LineItemArrow::new(LineItemGenerator::new(scale, 1, 1)))?;
-    write(dir, "orders", OrderArrow::new(OrderGenerator::new(scale, 1, 1)))
-}
-
 async fn register(context: SessionContext, dir: &Path) -> Result<SessionContext, Failure> {
-    for name in TABLES {
-        let path = dir.join(format!("{name}.parquet"));
-        let path = path.to_str().ok_or("the directory's name is no text")?;
-        context.register_parquet(name, path, ParquetReadOptions::default()).await?;
-    }
+    memgroup_tpch::register(&context, dir, &TABLES).await?;
     Ok(context)
 }
 

@@ -2,11 +2,15 @@
 //!
 //! All tests share one data directory, except those about its files.
 
+#[cfg(feature = "datafusion")]
+mod datafusion;
 mod http;
 mod limits;
 mod reclaim;
+mod serve;
 mod shares;
 mod spec;
+mod top;
 mod watch;
 
 use std::fs;

@@ -101,8 +101,8 @@ fn goes_on_when_the_pipe_of_frames_is_closed() {
 }
 
 /// The program on a terminal of its own.
-struct Terminal {
-    script: Child,
+pub(super) struct Terminal {
+    pub(super) script: Child,
     output: BufReader<ChildStdout>,
     shown: String,
     /// Dropped when the program has ended.
@@ -114,12 +114,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Terminal {
     fn run(place: &Place, spec: &Path, more: &str) -> Terminal {
+        let (spec, data) = (spec.display(), place.data.display());
+        Terminal::start(&format!("run {spec} --data {data} --watch {more}"))
+    }
+
+    /// Starts the program with these arguments.
+    pub(super) fn start(arguments: &str) -> Terminal {
         let program = env!("CARGO_BIN_EXE_memgroup");
-        let (spec, data) = (spec.display(), &place.data);
-        let line = format!(
-            "stty cols 100 rows 30; exec {program} run {spec} --data {} --watch {more}",
-            data.display()
-        );
+        let line = format!("stty cols 100 rows 30; exec {program} {arguments}");
         let mut script = Command::new("script")
             .args(["-q", "-e", "-c", &line, "/dev/null"])
             .env("TERM", "xterm")
@@ -138,7 +140,7 @@ impl Terminal {
     }
 
     /// Reads until the output has `wanted`.
-    fn wait_for(&mut self, wanted: &str) {
+    pub(super) fn wait_for(&mut self, wanted: &str) {
         while !self.shown.contains(wanted) {
             let bytes = self.output.fill_buf().expect("it can be read").to_vec();
             assert!(!bytes.is_empty(), "it ended before it showed {wanted:?}: {:?}", self.shown);
@@ -147,13 +149,13 @@ impl Terminal {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(super) fn press(&mut self, keys: &str) {
         let mut input = self.script.stdin.as_ref().expect("a pipe");
         input.write_all(keys.as_bytes()).and_then(|()| input.flush()).expect("it is open");
     }
 
     /// The whole output and the exit code.
-    fn end(mut self) -> (String, Option<i32>) {
+    pub(super) fn end(mut self) -> (String, Option<i32>) {
         let mut rest = Vec::new();
         self.output.read_to_end(&mut rest).expect("it can be read");
         self.shown.push_str(&String::from_utf8_lossy(&rest));
@@ -162,7 +164,7 @@ impl Terminal {
 }
 
 /// Checks that the screen was entered and left once, and returns the later output.
-fn after_the_screen(shown: &str) -> &str {
+pub(super) fn after_the_screen(shown: &str) -> &str {
     assert_eq!((shown.matches(ENTER).count(), shown.matches(LEAVE).count()), (1, 1), "{shown:?}");
     let (_, after) = shown.split_once(LEAVE).expect("it was left");
     assert!(shown.rfind(SHOW_CURSOR) > shown.rfind("\x1b[?25l"), "the cursor is back: {shown:?}");

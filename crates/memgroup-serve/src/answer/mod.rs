@@ -5,6 +5,7 @@ mod control;
 mod events;
 mod list;
 mod show;
+mod table;
 mod tree;
 
 use std::convert::Infallible;
@@ -181,6 +182,10 @@ async fn dispatch(
             .await
         }
         Act::Tree => with_room(app, || tree::whole(app)).await,
+        Act::Table => {
+            let known = asked.last().map(|(_, order)| order.as_str());
+            with_room(app, || table::table(app, known)).await
+        }
         Act::Waits => with_room(app, || list::waits(app)).await,
         Act::Kills => with_room(app, || list::kills(app)).await,
         Act::Show => {

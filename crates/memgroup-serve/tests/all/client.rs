@@ -103,8 +103,8 @@ pub(crate) fn read_reply(stream: &mut impl Read, is_head_only: bool) -> io::Resu
     let mut lines = head.lines();
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
     let headers: Vec<(String, String)> = lines
-        .filter_map(|line| line.split_once(": "))
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
     let mut reply = Reply { status, headers, body: Vec::new() };
     if is_head_only || status == 204 || reply.header("content-type") == Some("text/event-stream") {

@@ -1,6 +1,7 @@
 //! Charge: the proof that bytes are accounted.
 
 use core::fmt;
+use core::mem::ManuallyDrop;
 
 use crate::base::effort::{Effort, Means};
 use crate::base::id::GroupId;
@@ -177,11 +178,11 @@ impl Charge {
     /// [`Hierarchy::uncharge`](crate::Hierarchy::uncharge) later.
     #[inline]
     pub fn into_parts(self) -> (GroupId, u64) {
-        let parts = (self.node.group_id(), self.bytes);
-        if self.bytes == 0 {
-            drop(Group::adopted(self.node));
+        let kept = ManuallyDrop::new(self);
+        let parts = (kept.node.group_id(), kept.bytes);
+        if kept.bytes == 0 {
+            drop(Group::adopted(kept.node));
         }
-        std::mem::forget(self);
         parts
     }
 }

@@ -172,6 +172,7 @@ impl Node {
         self.stats.get(number).or_else(|| self.more.get()?.entries.get(number - STATS_WITHIN))
     }
 
+    #[inline]
     pub(crate) fn id(&self) -> NodeId {
         NodeId(self.id.get())
     }
@@ -436,6 +437,7 @@ impl Node {
     }
 
     /// The id of the group that has the node now. A node with a group has an odd generation.
+    #[inline]
     pub(crate) fn group_id(&self) -> GroupId {
         GroupId::new(self.id(), self.generation())
     }

@@ -162,19 +162,9 @@ impl Backend {
         Held { usage, peak, max: *limit_bytes, hit_rate: None }
     }
 
-    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. The caller has closed all connections.
+    /// Fails if a tenant of `spec` still has charged bytes. The caller has closed all connections.
     pub(crate) fn check_empty(&self, spec: &Spec) -> Result<(), RunError> {
-        let groups = self.groups().into_iter().flat_map(|groups| &groups.tenants);
-        for (tenant, bytes) in spec.tenants.iter().zip(groups.map(Group::usage_exact)) {
-            if bytes > 0 {
-                let name = &tenant.name;
-                return Err(format!(
-                    "{bytes} bytes are charged to tenant `{name}` after all its connections were closed"
-                ))
-                .or_fail("account for all memory");
-            }
-        }
-        Ok(())
+        self.groups().map_or(Ok(()), |groups| groups.check_empty(spec))
     }
 }
 
@@ -200,6 +190,20 @@ impl Groups {
         let tenant = |tenant: &TenantSpec| create(&parent, &tenant.name, tenant.max_bytes, &tenant.settings);
         let tenants = spec.tenants.iter().map(tenant).collect::<Result<_, _>>()?;
         Ok(Groups { hierarchy, unattributed, parent, tenants, kills: Mutex::default() })
+    }
+
+    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. All its work has ended.
+    pub(crate) fn check_empty(&self, spec: &Spec) -> Result<(), RunError> {
+        for (tenant, bytes) in spec.tenants.iter().zip(self.tenants.iter().map(Group::usage_exact)) {
+            if bytes > 0 {
+                let name = &tenant.name;
+                return Err(format!(
+                    "{bytes} bytes are charged to tenant `{name}` after all its work has ended"
+                ))
+                .or_fail("account for all memory");
+            }
+        }
+        Ok(())
     }
 
     /// All kills so far. It must be called now and then, because the engine keeps the last ones only.

@@ -1,5 +1,6 @@
-//! Base: errors, early end, progress lines, units, fresh files. It imports no other folder of `run`.
+//! Base: child processes, errors, early end, progress lines, units, fresh files. It imports no other folder of `run`.
 
+pub(crate) mod child;
 pub(crate) mod error;
 pub(crate) mod fresh;
 pub(crate) mod progress;

@@ -28,7 +28,7 @@ const FORMAT: u32 = 2;
 /// Threads that build at once. Each sorts and writes, so more threads only wait for the disk.
 const BUILDERS_MAX: usize = 8;
 /// Suffix of a file that is being built.
-const BUILDING: &str = ".building";
+pub(crate) const BUILDING: &str = ".building";
 /// Suffixes of the files that SQLite plays back into a database.
 const PLAYED_BACK: [&str; 2] = ["-journal", "-wal"];
 
@@ -118,7 +118,7 @@ fn path_of(directory: &Path, tenant: &TenantSpec) -> PathBuf {
 }
 
 /// Takes the lock of the directory, and waits for another process that has it; none if a stop was requested.
-fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
+pub(crate) fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
     let path = job.directory.join(".lock");
     let file = File::options().create(true).append(true).open(&path).or_fail_at("lock", &path)?;
     let mut told = false;
@@ -221,18 +221,9 @@ fn header(file: &mut File) -> io::Result<Option<(u64, u32)>> {
 fn build(job: &Job<'_>, tenant: &TenantSpec) -> Result<(), RunError> {
     let path = path_of(job.directory, tenant);
     let (name, scale, started) = (&tenant.name, tenant.scale, Instant::now());
-    let rows_about = tpch::row_count_about(scale.factor());
-    let template = "  loading {msg:<14} {bar:30} {percent:>3} %  {human_pos} rows";
-    let mut bar = job.progress.bar(rows_about, template, &format!("loading {name}"));
+    let mut tick = ticker(job, name, scale);
     let (building, _) = fresh::beside(&path, BUILDING).or_fail_at("make a file beside", &path)?;
     check_alone(&building)?;
-    let mut rows = 0;
-    let mut tick = |more| {
-        rows += more;
-        let line = || format!("loading {name}: {} %", (rows * 100 / rows_about).min(100));
-        bar.update(rows, || name.clone(), line);
-        !job.stop.requested()
-    };
     let built = fill(&building, scale, &mut tick).or_fail(format_args!("load the data of tenant `{name}`"));
     let published = built.and_then(|is_whole| {
         // The user may have put a file there meanwhile.
@@ -246,13 +237,29 @@ fn build(job: &Job<'_>, tenant: &TenantSpec) -> Result<(), RunError> {
         return published.map(drop);
     }
     let bytes = fs::metadata(&path).or_fail_at("inspect", &path)?.len();
-    drop(bar);
-    job.progress.line(&format!(
-        "loaded {name}: TPC-H at scale {scale}, {} in {:.1} s",
-        units::bytes(bytes),
-        started.elapsed().as_secs_f64()
-    ));
+    drop(tick);
+    tell_loaded(job, name, scale, bytes, started);
     Ok(())
+}
+
+/// Progress of loading TPC-H at that scale for `name`: it is called with the number of new rows, and returns whether to go on.
+pub(crate) fn ticker<'a>(job: &Job<'a>, name: &'a str, scale: Scale) -> impl FnMut(u64) -> bool + 'a {
+    let rows_about = tpch::row_count_about(scale.factor());
+    let template = "  loading {msg:<14} {bar:30} {percent:>3} %  {human_pos} rows";
+    let mut bar = job.progress.bar(rows_about, template, &format!("loading {name}"));
+    let (stop, mut rows) = (job.stop, 0);
+    move |more| {
+        rows += more;
+        let line = || format!("loading {name}: {} %", (rows * 100 / rows_about).min(100));
+        bar.update(rows, || name.to_owned(), line);
+        !stop.requested()
+    }
+}
+
+/// Prints that `name` has its data since `started`.
+pub(crate) fn tell_loaded(job: &Job<'_>, name: &str, scale: Scale, bytes: u64, started: Instant) {
+    let (bytes, seconds) = (units::bytes(bytes), started.elapsed().as_secs_f64());
+    job.progress.line(&format!("loaded {name}: TPC-H at scale {scale}, {bytes} in {seconds:.1} s"));
 }
 
 /// No journal and no sync: an unfinished file is never used (I1).

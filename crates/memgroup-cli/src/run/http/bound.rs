@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::base::child::proc_bytes;
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::units;
 
@@ -115,17 +116,9 @@ fn own_cgroup(cgroups: &str) -> Option<(usize, &str)> {
     memory.map(|(_, path)| (1, path)).or_else(unified)
 }
 
-/// A line of /proc/PROCESS/status, in bytes.
-pub(super) fn proc_bytes(process: &str, key: &str) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    let kib: u64 = line.strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1_024)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{own_cgroup, proc_bytes};
+    use super::own_cgroup;
 
     #[test]
     fn finds_the_cgroup_that_controls_memory() {
@@ -137,12 +130,5 @@ mod tests {
         ] {
             assert_eq!(own_cgroup(text), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn reads_the_memory_of_a_process() {
-        let [peak, all] = ["VmHWM", "VmSize"].map(|key| proc_bytes("self", key).expect(key));
-        assert!(0 < peak && peak < all, "{peak} {all}");
-        assert_eq!(proc_bytes("self", "VmNone"), None);
     }
 }

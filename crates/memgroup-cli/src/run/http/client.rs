@@ -1,15 +1,9 @@
-//! Client: the connections of the tenants, a thread each, and the results of their requests.
-//!
-//! - I1. Each request that begins is counted once: done, refused, killed, lost or interrupted.
-//! - I2. The latency of each request that was done is recorded. So is the time that an interrupted one has waited, if no answer took its connection
-//!   so long: it would have taken at least that. So a tenant that waits for ever has a latency.
-//! - E1. Connection → watcher: the counts are approximate during the run, and exact after the join. Watcher → connections: only the flag is handed over.
+//! Client: a connection of a tenant to the server, and its requests.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame};
@@ -19,14 +13,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::run::base::error::{OrFail, RunError};
-use crate::run::measure::latencies::Latencies;
+use crate::run::load::{Answer, Connection};
 use crate::run::spec::{Kind, Spec, TenantSpec};
 
-/// Time between two looks of a waiting connection at the end of the run.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Pause after a lost connection.
-const LOST_PAUSE: Duration = Duration::from_millis(100);
 /// Numbers in the body of a small request.
 const NUMBERS: u64 = 32;
 /// Bytes in the JSON of a runaway.
@@ -83,88 +72,17 @@ impl Body for Content {
     }
 }
 
-/// Results of the requests of one connection, or of a tenant.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) done: u64,
-    pub(super) refused: u64,
-    pub(super) killed: u64,
-    pub(super) lost: u64,
-    pub(super) interrupted: u64,
-    pub(super) latencies: Latencies,
-    pub(super) first_refusal: Option<String>,
-}
-
-impl Tally {
-    pub(super) fn add(&mut self, other: Tally) {
-        self.done += other.done;
-        self.refused += other.refused;
-        self.killed += other.killed;
-        self.lost += other.lost;
-        self.interrupted += other.interrupted;
-        self.latencies.add(&other.latencies);
-        self.first_refusal = self.first_refusal.take().or(other.first_refusal);
-    }
-}
-
-/// A run, as its connections see it.
-pub(super) struct Run<'a> {
-    pub(super) spec: &'a Spec,
-    pub(super) address: SocketAddr,
-    pub(super) ending: AtomicBool,
-    /// For each tenant, its connections that have work left.
-    pub(super) busy: Vec<AtomicU32>,
-}
-
-impl Run<'_> {
-    fn is_ending(&self) -> bool {
-        // ORDERING: Relaxed; only the flag is handed over (E1).
-        self.ending.load(Ordering::Relaxed)
-    }
-
-    /// Pauses, until the run ends at most.
-    async fn pause(&self, pause: Duration) {
-        let until = Instant::now() + pause;
-        while let Some(left) = until.checked_duration_since(Instant::now())
-            && !self.is_ending()
-        {
-            tokio::time::sleep(left.min(LOOK_EVERY)).await;
-        }
-    }
-
-    /// Sends the requests of connection `number` of a tenant until the run ends.
-    pub(super) fn connection(&self, tenant: usize, number: u32) -> Result<Tally, RunError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.or_fail("start a connection")?;
-        let spec = &self.spec.tenants[tenant];
-        let json = if spec.workload == Kind::Runaway { objects() } else { Bytes::new() };
-        let mut connection =
-            Connection { run: self, tenant: spec, json, sender: None, turn: number as usize };
-        let tally =
-            runtime.block_on(connection.all()).or_fail(format_args!("ask for tenant `{}`", spec.name));
-        // ORDERING: Relaxed; only the count is handed over.
-        self.busy[tenant].fetch_sub(1, Ordering::Relaxed);
-        tally
-    }
-}
-
 /// A JSON list of small objects. As a tree each takes some 80 times its text.
 fn objects() -> Bytes {
     const ITEM: &str = "{\"a\":0},";
     format!("[{}{{}}]", ITEM.repeat(JSON / ITEM.len())).into()
 }
 
-/// Answer to a request.
-enum Answer {
-    Done,
-    Refused(String),
-    Killed,
-    Lost,
-}
-
-struct Connection<'a> {
-    run: &'a Run<'a>,
+/// A connection to the server.
+pub(super) struct Client<'a> {
     tenant: &'a TenantSpec,
+    address: SocketAddr,
+    seed: u64,
     /// Body of a runaway's JSON.
     json: Bytes,
     /// Open since the last answer.
@@ -172,50 +90,12 @@ struct Connection<'a> {
     turn: usize,
 }
 
-impl Connection<'_> {
-    async fn all(&mut self) -> Result<Tally, String> {
-        let (run, tenant, mut tally) = (self.run, self.tenant, Tally::default());
-        while let Some(earlier) = tenant.after
-            // ORDERING: Relaxed; only the count is handed over.
-            && run.busy[earlier].load(Ordering::Relaxed) > 0
-            && !run.is_ending()
-        {
-            run.pause(LOOK_EVERY).await;
-        }
-        let mut longest = Duration::ZERO;
-        let ends = tenant.work.map(|work| Instant::now() + work);
-        while !run.is_ending() && ends.is_none_or(|ends| Instant::now() < ends) {
-            let (path, data) = self.next();
-            let started = Instant::now();
-            let mut asked = std::pin::pin!(self.ask(path, data));
-            let answer = loop {
-                match tokio::time::timeout(LOOK_EVERY, &mut asked).await {
-                    Ok(answer) => break Some(answer?),
-                    Err(_) if run.is_ending() => break None,
-                    Err(_) => {}
-                }
-            };
-            let waited = started.elapsed();
-            if matches!(answer, Some(Answer::Done)) || answer.is_none() && waited > longest {
-                tally.latencies.record(waited.as_nanos() as u64);
-            }
-            longest = longest.max(waited);
-            match answer {
-                Some(Answer::Done) => tally.done += 1,
-                Some(Answer::Refused(text)) => {
-                    tally.refused += 1;
-                    tally.first_refusal.get_or_insert(text);
-                }
-                Some(Answer::Killed) => tally.killed += 1,
-                Some(Answer::Lost) => {
-                    tally.lost += 1;
-                    run.pause(LOST_PAUSE).await;
-                }
-                None => tally.interrupted += 1,
-            }
-            run.pause(tenant.pause).await;
-        }
-        Ok(tally)
+impl<'a> Client<'a> {
+    /// Connection `number` of a tenant of `spec`.
+    pub(super) fn new(spec: &'a Spec, tenant: usize, number: u32, address: SocketAddr) -> Client<'a> {
+        let tenant = &spec.tenants[tenant];
+        let json = if tenant.workload == Kind::Runaway { objects() } else { Bytes::new() };
+        Client { tenant, address, seed: spec.seed, json, sender: None, turn: number as usize }
     }
 
     /// The next request.
@@ -223,7 +103,7 @@ impl Connection<'_> {
         let turn = self.turn;
         self.turn += 1;
         if self.tenant.workload == Kind::Requests {
-            let first = self.run.spec.seed.wrapping_mul(turn as u64 + 1);
+            let first = self.seed.wrapping_mul(turn as u64 + 1);
             let numbers = (first..).take(NUMBERS as usize).map(|number| number.to_string());
             let text = format!("[{}]", numbers.collect::<Vec<_>>().join(","));
             return ("small", text.into());
@@ -237,25 +117,10 @@ impl Connection<'_> {
         (path, data)
     }
 
-    /// Sends a request and reads its answer. The error is an answer that no handler should give.
-    async fn ask(&mut self, path: &str, data: Bytes) -> Result<Answer, String> {
-        let is_large = data.len() >= FRAME;
-        let had_connection = self.sender.is_some();
-        match self.send(path, data.clone()).await {
-            Ok((status, text)) => answer(status, text),
-            // The server closed the connection after its last answer, and before this request.
-            Err(Some(error)) if had_connection && error.is_canceled() => match self.send(path, data).await {
-                Ok((status, text)) => answer(status, text),
-                Err(_) => Ok(self.cut_off(is_large).await),
-            },
-            Err(_) => Ok(self.cut_off(is_large).await),
-        }
-    }
-
     /// The answer to a request after its connection ended. A server that lives has refused a large body: it closed before the body was sent.
     async fn cut_off(&mut self, is_large: bool) -> Answer {
         self.sender = None;
-        if is_large && TcpStream::connect(self.run.address).await.is_ok() {
+        if is_large && TcpStream::connect(self.address).await.is_ok() {
             return Answer::Refused("the server closed the connection before the body was sent".to_owned());
         }
         Answer::Lost
@@ -266,7 +131,7 @@ impl Connection<'_> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => {
-                let stream = TcpStream::connect(self.run.address).await.map_err(|_| None)?;
+                let stream = TcpStream::connect(self.address).await.map_err(|_| None)?;
                 // Without it small requests are slower, and still right.
                 let _ = stream.set_nodelay(true);
                 let (sender, connection) = handshake(TokioIo::new(stream)).await?;
@@ -284,6 +149,23 @@ impl Connection<'_> {
             self.sender = Some(sender);
         }
         Ok((status, String::from_utf8_lossy(&text).trim_end().to_owned()))
+    }
+}
+
+impl Connection for Client<'_> {
+    async fn ask(&mut self) -> Result<Answer, String> {
+        let (path, data) = self.next();
+        let is_large = data.len() >= FRAME;
+        let had_connection = self.sender.is_some();
+        match self.send(path, data.clone()).await {
+            Ok((status, text)) => answer(status, text),
+            // The server closed the connection after its last answer, and before this request.
+            Err(Some(error)) if had_connection && error.is_canceled() => match self.send(path, data).await {
+                Ok((status, text)) => answer(status, text),
+                Err(_) => Ok(self.cut_off(is_large).await),
+            },
+            Err(_) => Ok(self.cut_off(is_large).await),
+        }
     }
 }
 

@@ -12,11 +12,9 @@ mod client;
 mod server;
 mod work;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Empty};
@@ -25,20 +23,19 @@ use hyper_util::rt::TokioIo;
 pub(crate) use server::serve;
 
 use crate::blocks;
+use crate::run::base::child::{self, Child};
 use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::joined;
 use crate::run::base::progress::Progress;
 use crate::run::base::stop::Stop;
+use crate::run::load;
 use crate::run::report::{RegimeReport, Report, Server};
 use crate::run::spec::Spec;
 use bound::Bound;
-use client::{Run, Tally};
+use client::Client;
 use server::Order;
 
 /// Time that a server has to tell its figures. One that never answers is an error, and is ended.
 const FIGURES_WITHIN: Duration = Duration::from_secs(5);
-/// Time between two looks at the server.
-const WATCH_EVERY: Duration = Duration::from_millis(20);
 
 /// Runs the tenants of `spec` with memgroup; with `compares` also without. Returns the report, and whether memgroup's own server died.
 pub(crate) fn run(
@@ -76,33 +73,10 @@ pub(crate) fn run(
 
 /// Sends all requests to a server, and reports.
 fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Result<RegimeReport, RunError> {
-    let busy = spec.tenants.iter().map(|tenant| tenant.threads.into()).collect();
-    let run = Run { spec, address: server.address, ending: AtomicBool::new(false), busy };
+    let address = server.address;
     let started = Instant::now();
-    let whole = Duration::from_secs_f64(spec.seconds);
-    let (elapsed, tallies) = thread::scope(|threads| {
-        let run = &run;
-        let connections = spec
-            .tenants
-            .iter()
-            .enumerate()
-            .flat_map(|(index, tenant)| (0..tenant.threads).map(move |number| (index, number)));
-        let connections: Vec<_> = connections
-            .map(|(index, number)| (index, threads.spawn(move || run.connection(index, number))))
-            .collect();
-        while started.elapsed() < whole
-            && !stop.requested()
-            && !connections.iter().all(|(_, connection)| connection.is_finished())
-        {
-            server.look(started);
-            thread::sleep(WATCH_EVERY.min(whole.saturating_sub(started.elapsed())));
-        }
-        let elapsed = started.elapsed();
-        // ORDERING: Relaxed; only the flag is handed over.
-        run.ending.store(true, Ordering::Relaxed);
-        let joined = connections.into_iter().map(|(index, connection)| Ok((index, joined(connection)?)));
-        (elapsed, joined.collect::<Result<Vec<(usize, Tally)>, RunError>>())
-    });
+    let connect = |tenant, number| Client::new(spec, tenant, number, address);
+    let (elapsed, tallies) = load::run(spec, stop, connect, || server.look(started))?;
     let asked = has_groups.then(|| server.figures());
     server.look(started);
     let seconds = elapsed.as_secs_f64();
@@ -111,14 +85,9 @@ fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Res
         // The figures of its groups died with it.
         _ => RegimeReport::of_groups(None, spec, seconds),
     };
-    let mut sums: Vec<Tally> = spec.tenants.iter().map(|_| Tally::default()).collect();
-    tallies?.into_iter().for_each(|(index, tally)| sums[index].add(tally));
-    for (tenant, tally) in report.tenants.iter_mut().zip(sums) {
-        (tenant.done, tenant.refused, tenant.killed) = (tally.done, tally.refused, tally.killed);
-        (tenant.lost, tenant.interrupted) = (Some(tally.lost), tally.interrupted);
-        tenant.p50_us = tally.latencies.quantile_us(0.50);
-        tenant.p99_us = tally.latencies.quantile_us(0.99);
-        tenant.first_refusal = tally.first_refusal;
+    for (tenant, tally) in report.tenants.iter_mut().zip(tallies) {
+        tally.report(tenant);
+        tenant.lost = Some(tally.lost);
     }
     report.seconds = seconds;
     report.interrupted = stop.requested();
@@ -129,8 +98,6 @@ fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Res
 /// The server's process. Dropping it ends the process.
 struct Process {
     child: Child,
-    /// Its end ends the server.
-    input: Option<ChildStdin>,
     bound: Option<Bound>,
     address: SocketAddr,
     resident_peak: u64,
@@ -141,27 +108,19 @@ impl Process {
     fn start(spec: &Spec, has_groups: bool, bound: Option<&Bound>) -> Result<Process, RunError> {
         let action = "start the server";
         let order = Order { spec: spec.clone(), has_groups, bound: bound.cloned() };
-        let line = serde_json::to_string(&order).or_fail(action)? + "\n";
-        let mut command = Command::new(std::env::current_exe().or_fail(action)?);
-        command.args(["run", "--serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Each arena of the system's allocator reserves 64M of the address space, and keeps memory that was freed.
-        command.env_remove(blocks::CHARGED).env("MALLOC_ARENA_MAX", "2");
-        if has_groups {
-            command.env(blocks::CHARGED, "1");
-        }
-        let child = command.spawn().or_fail(action)?;
-        let (bound, address) = (order.bound, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let mut server = Process { child, input: None, bound, address, resident_peak: 0, died: None };
+        let environment = |command: &mut Command| {
+            // Each arena of the system's allocator reserves 64M of the address space, and keeps memory that was freed.
+            command.env_remove(blocks::CHARGED).env("MALLOC_ARENA_MAX", "2");
+            if has_groups {
+                command.env(blocks::CHARGED, "1");
+            }
+        };
+        let (child, output) = Child::start(&["--server"], environment, &order).or_fail(action)?;
         let mut port = String::new();
-        server.input = server.child.stdin.take();
-        if let (Some(input), Some(output)) = (&mut server.input, server.child.stdout.take()) {
-            // A server that ended early has printed its error.
-            let _ = input.write_all(line.as_bytes());
-            BufReader::new(output).read_line(&mut port).or_fail(action)?;
-        }
+        BufReader::new(output).read_line(&mut port).or_fail(action)?;
         let port = port.trim().parse().map_err(|_| "it told no port").or_fail(action)?;
-        server.address.set_port(port);
-        Ok(server)
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Ok(Process { child, bound: order.bound, address, resident_peak: 0, died: None })
     }
 
     /// Notes the server's memory, and whether it lives.
@@ -169,10 +128,10 @@ impl Process {
         if self.died.is_some() {
             return;
         }
-        if let Ok(Some(status)) = self.child.try_wait() {
+        if let Ok(Some(status)) = self.child.status() {
             self.died = Some((started.elapsed(), status.to_string()));
         }
-        let resident = bound::proc_bytes(&self.child.id().to_string(), "VmHWM");
+        let resident = child::proc_bytes(&self.child.id().to_string(), "VmHWM");
         self.resident_peak = self.resident_peak.max(resident.unwrap_or(0));
     }
 
@@ -204,14 +163,5 @@ impl Process {
             died_seconds: self.died.as_ref().map(|(after, _)| after.as_secs_f64()),
             died_of: self.died.as_ref().map(|(_, status)| status.clone()),
         }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.input = None;
-        // A server that does not end by itself, because its threads wait for memory, is ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

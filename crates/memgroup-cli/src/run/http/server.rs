@@ -1,10 +1,9 @@
 //! Server: a process of its own with the tenants' groups and handlers.
 //!
-//! - I1. It ends when its standard input ends, so it does not outlive its parent. The first line of that input is its order, as JSON. The first line of
-//!   its output is its port.
+//! - I1. It ends when its standard input ends. The first line of its output is its port.
 //! - I2. With memgroup each tenant's handlers have a layer of their own: a group for each request, below the tenant's. Without, they have none.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +18,7 @@ use tokio::net::TcpListener;
 use super::bound::Bound;
 use super::work;
 use crate::run::backend::Groups;
+use crate::run::base::child;
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::stop::Stop;
 use crate::run::report::RegimeReport;
@@ -37,11 +37,7 @@ pub(super) struct Order {
 
 /// Serves the tenants of the order on standard input, until that input ends.
 pub(crate) fn serve() -> Result<u8, RunError> {
-    let mut line = String::new();
-    let read = io::stdin().lock().read_line(&mut line).map_err(serde_json::Error::io);
-    let order: Order = read
-        .and_then(|_| serde_json::from_str(&line))
-        .or_fail("read the server's order from standard input")?;
+    let order: Order = child::order().or_fail("read the server's order from standard input")?;
     // A terminal sends Ctrl-C to both processes. The parent ends the server, after it asked for the figures.
     Stop::default().on_ctrl_c(|| ()).or_fail("listen for Ctrl-C")?;
     order.bound.as_ref().map_or(Ok(()), Bound::enter)?;

@@ -11,14 +11,12 @@
 //! - I2. Names and usage stay longest: narrow lines lose columns from the right, then the bar; a name is cut last.
 //! - I3. The severest events stand first and are cut last. No count is cut in two.
 
-use std::time::Duration;
-
-use memgroup::{FairShare, GroupSnapshot, Snapshot};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
 use super::Counts;
 use crate::run::base::units;
+use crate::tree::{FairShare, Group, Tree};
 
 /// The widest bar, its brackets included.
 const BAR_MAX: usize = 60;
@@ -38,15 +36,15 @@ const INDENT: usize = 2;
 const WARNING: f64 = 0.80;
 const ALARM: f64 = 0.95;
 
-/// Order of the events.
-const SEVEREST_FIRST: [&str; 6] = ["oom_kill", "oom_group_kill", "oom", "max", "high", "low"];
-
-/// The state of a run at one moment.
-pub(super) struct Frame<'a> {
-    pub(super) snapshot: &'a Snapshot,
-    pub(super) elapsed: Duration,
-    pub(super) seconds: f64,
-    pub(super) tenants: &'a [Counts<'a>],
+/// A tree of groups at one moment.
+pub(crate) struct Frame<'a> {
+    pub(crate) tree: &'a Tree,
+    /// Positions of the groups that are shown, in their order; without it all are.
+    pub(crate) order: Option<&'a [usize]>,
+    /// The beginning of the first line.
+    pub(crate) time: String,
+    /// Counts of statements by tenant; without any, no line has one.
+    pub(crate) tenants: &'a [Counts<'a>],
 }
 
 /// A column of figures.
@@ -57,7 +55,7 @@ struct Column {
     from: usize,
     /// Texts are aligned to the left, figures to the right.
     is_text: bool,
-    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
+    cell: fn(&Frame<'_>, &Group) -> String,
 }
 
 const USAGE: Column = figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes));
@@ -68,7 +66,7 @@ const HIT_RATE: Column =
     figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, units::percent));
 const DONE: Column = figure("done", 9, 80, |frame, group| frame.done(group).map_or_else(none, units::count));
 const STALLED: Column = figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10));
-const WAITS: Column = figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64));
+const WAITS: Column = figure("waits", 5, 140, |_, group| units::count(group.waiters.now));
 const EVENTS: Column =
     Column { is_text: true, ..figure("events", EVENTS_WIDTH, 140, |_, group| events(group)) };
 
@@ -95,20 +93,20 @@ const fn figure(
     title: &'static str,
     width: usize,
     from: usize,
-    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
+    cell: fn(&Frame<'_>, &Group) -> String,
 ) -> Column {
     Column { title, width, from, is_text: false, cell }
 }
 
 /// The group's own limit; without one its fair share, after a tilde.
-fn limit(group: &GroupSnapshot) -> String {
+pub(crate) fn limit(group: &Group) -> String {
     match (group.limits.max_bytes, group.fair_share) {
         (None, Some(share)) => format!("~{}", units::rough_bytes(share.bytes)),
         (max, _) => units::limit(max),
     }
 }
 
-fn shared(group: &GroupSnapshot, show: impl FnOnce(FairShare) -> String) -> String {
+fn shared(group: &Group, show: impl FnOnce(FairShare) -> String) -> String {
     group.fair_share.map_or_else(none, show)
 }
 
@@ -117,10 +115,8 @@ fn none() -> String {
 }
 
 /// Counts above 0 of `memory.events`, for the group and the groups below it, within `EVENTS_WIDTH`.
-fn events(group: &GroupSnapshot) -> String {
-    let pairs = group.events.pairs();
-    let of_key = |key: &&str| pairs.into_iter().find(|(found, count)| found == key && *count > 0);
-    let happened: Vec<_> = SEVEREST_FIRST.iter().filter_map(of_key).collect();
+pub(crate) fn events(group: &Group) -> String {
+    let happened: Vec<_> = group.events.pairs().into_iter().filter(|&(_, count)| count > 0).collect();
     let mut text = String::new();
     for (at, &(key, count)) in happened.iter().enumerate() {
         let comma = if at > 0 { ", " } else { "" };
@@ -148,10 +144,12 @@ struct Widths {
 impl Widths {
     fn of(frame: &Frame<'_>, width: usize) -> Widths {
         let label_width = |group| columns(&label(group, INDENT, usize::MAX));
-        let longest = frame.snapshot.groups.iter().map(label_width).max().unwrap_or(0);
-        let has_shares = frame.snapshot.groups.iter().any(|group| group.fair_share.is_some());
+        let longest = frame.shown().map(label_width).max().unwrap_or(0);
+        let has_shares = frame.shown().any(|group| group.fair_share.is_some());
         let columns = if has_shares { COLUMNS_WITH_SHARES } else { COLUMNS };
-        let mut columns: Vec<_> = columns.iter().filter(|column| column.from <= width).collect();
+        let is_known = |column: &Column| column.title != DONE.title || !frame.tenants.is_empty();
+        let mut columns: Vec<_> =
+            columns.iter().filter(|column| column.from <= width && is_known(column)).collect();
         let left = |columns: &[&Column]| {
             let figures: usize = columns.iter().map(|column| GAP + column.width).sum();
             width.saturating_sub(figures)
@@ -175,19 +173,18 @@ impl Widths {
 }
 
 /// Name of the group, indented by its depth up to half of the width.
-fn label(group: &GroupSnapshot, indent: usize, width: usize) -> String {
+fn label(group: &Group, indent: usize, width: usize) -> String {
     let name = if group.depth == 0 { "/" } else { group.name.as_str() };
     let indent = (indent * group.depth as usize).min(width / 2);
     let gone = if group.online { "" } else { " (removed)" };
     format!("{:indent$}{name}{gone}", "")
 }
 
-impl Frame<'_> {
+impl<'a> Frame<'a> {
     /// First line: time, number of groups, total usage.
-    pub(super) fn heading(&self, width: usize) -> Line<'static> {
-        let time = self.elapsed.as_secs_f64().min(self.seconds);
-        let mut text = format!("{time:.1} of {} s", self.seconds);
-        let top = &self.snapshot.groups[0];
+    pub(crate) fn heading(&self, width: usize) -> Line<'static> {
+        let mut text = self.time.clone();
+        let Some(top) = self.tree.groups.first() else { return Line::raw(fit(&text, width)) };
         let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
         text += &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
         if top.dying_descendants > 0 {
@@ -197,7 +194,7 @@ impl Frame<'_> {
     }
 
     /// Second line: titles of the columns.
-    pub(super) fn titles(&self, width: usize) -> Line<'static> {
+    pub(crate) fn titles(&self, width: usize) -> Line<'static> {
         let widths = Widths::of(self, width);
         let bar = if widths.bar > 0 { "usage of max" } else { "" };
         let mut text = cell("group", widths.name, true) + &gap(widths.bar) + &cell(bar, widths.bar, true);
@@ -208,13 +205,12 @@ impl Frame<'_> {
     }
 
     /// The lines of `max` groups, beginning with group `from`.
-    pub(super) fn rows(&self, width: usize, from: usize, max: usize) -> Vec<Line<'static>> {
+    pub(crate) fn rows(&self, width: usize, from: usize, max: usize) -> Vec<Line<'static>> {
         let widths = Widths::of(self, width);
-        let groups = self.snapshot.groups.iter().skip(from).take(max);
-        groups.map(|group| self.row(group, &widths, width)).collect()
+        self.shown().skip(from).take(max).map(|group| self.row(group, &widths, width)).collect()
     }
 
-    fn row(&self, group: &GroupSnapshot, widths: &Widths, width: usize) -> Line<'static> {
+    fn row(&self, group: &Group, widths: &Widths, width: usize) -> Line<'static> {
         let name = cell(&label(group, widths.indent, widths.name), widths.name, true);
         let name_style = if group.online { Style::new() } else { Modifier::DIM.into() };
         let mut rest = String::new();
@@ -233,8 +229,8 @@ impl Frame<'_> {
 
     /// Usage, peak, `high`, `low`, `min` and the even share against the limit. Brackets mark the group's own limit; without one the bar shows the nearest
     /// limit above, and is empty if there is none.
-    fn bar(&self, group: &GroupSnapshot, width: usize) -> (String, Style) {
-        let above = |group: &&GroupSnapshot| group.parent.map(|parent| &self.snapshot.groups[parent]);
+    fn bar(&self, group: &Group, width: usize) -> (String, Style) {
+        let above = |group: &&Group| group.parent.map(|parent| &self.tree.groups[parent]);
         let limited = std::iter::successors(Some(group), above).find_map(|group| group.limits.max_bytes);
         let (Some(max), true) = (limited, width >= BAR_MIN) else {
             return (" ".repeat(width), Style::new());
@@ -267,25 +263,31 @@ impl Frame<'_> {
     }
 
     /// Statements that the tenant of this group has done.
-    fn done(&self, group: &GroupSnapshot) -> Option<u64> {
+    fn done(&self, group: &Group) -> Option<u64> {
         let name = group.path.strip_prefix("/tenants/").filter(|_| group.online)?;
         self.tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.done)
     }
 
     /// The name of the group that caches of this one gave bytes to last.
-    fn given_to(&self, group: &GroupSnapshot) -> String {
+    fn given_to(&self, group: &Group) -> String {
         let id = group.fair_share.and_then(|share| share.given_to);
-        let found = self.snapshot.groups.iter().find(|other| Some(other.id) == id);
+        let found = self.tree.groups.iter().find(|other| Some(other.id) == id);
         found.map_or_else(none, |other| other.name.clone())
     }
 
     /// Number of groups.
-    pub(super) fn groups(&self) -> usize {
-        self.snapshot.groups.len()
+    pub(crate) fn groups(&self) -> usize {
+        self.order.map_or(self.tree.groups.len(), <[usize]>::len)
+    }
+
+    /// The groups that are shown, in their order.
+    fn shown(&self) -> impl Iterator<Item = &'a Group> {
+        let tree = self.tree;
+        (0..self.groups()).map(move |at| &tree.groups[self.order.map_or(at, |order| order[at])])
     }
 
     /// The frame as plain text, with at most `groups_max` groups.
-    pub(super) fn text(&self, width: usize, groups_max: usize) -> String {
+    pub(crate) fn text(&self, width: usize, groups_max: usize) -> String {
         let mut lines = vec![self.heading(width), self.titles(width)];
         lines.extend(self.rows(width, 0, groups_max));
         let more = self.groups().saturating_sub(groups_max);
@@ -313,7 +315,7 @@ fn cell(text: &str, width: usize, is_text: bool) -> String {
 }
 
 /// `text` cut to `width` columns of the terminal, with an ellipsis if it was cut.
-fn fit(text: &str, width: usize) -> String {
+pub(crate) fn fit(text: &str, width: usize) -> String {
     let mut cut = text.to_owned();
     if columns(text) > width {
         while columns(&cut) + 1 > width && cut.pop().is_some() {}

@@ -1,12 +1,13 @@
 //! Live view of a run: progress on standard error, or the watched groups on standard output.
 //!
-//!   snapshot ─▶ frame (lines) ─▶ screen (terminal) │ text (pipe)        or JSON, one line each
+//!   snapshot ─▶ JSON ─▶ tree ─▶ frame (lines) ─▶ screen (terminal) │ text (pipe)   │ the JSON, one line each
 //!
 //! - I1. Every figure of a group comes from one snapshot of the engine.
 //! - I2. A closed output or a failed terminal ends the watching, not the run.
 
-mod frame;
-mod screen;
+pub(crate) mod frame;
+pub(crate) mod screen;
+mod serve;
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -16,17 +17,19 @@ use crate::run::base::progress::{Bar, is_dumb_terminal};
 use crate::run::base::stop::Stop;
 use crate::run::base::units;
 use crate::run::data::Job;
+use crate::tree::Tree;
 use frame::Frame;
 pub(crate) use screen::restore;
 use screen::{Input, Screen};
+pub(crate) use serve::serve;
 
 /// Time between two frames on a terminal.
 const DRAW_EVERY: Duration = Duration::from_millis(300);
 /// Time between two printed frames.
 const PRINT_EVERY: Duration = Duration::from_secs(1);
 /// Size of a printed frame, in columns and groups.
-const PLAIN_COLUMNS: usize = 100;
-const PLAIN_GROUPS: usize = 40;
+pub(crate) const PLAIN_COLUMNS: usize = 100;
+pub(crate) const PLAIN_GROUPS: usize = 40;
 
 /// Form in which groups are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -76,15 +79,13 @@ impl<'a> Live<'a> {
     /// Starts the view of a run: the groups of `backend` in `form`, otherwise progress. A key can request the stop.
     pub(crate) fn start(form: Option<Form>, backend: &'a Backend, job: &Job<'a>) -> Live<'a> {
         let seconds = job.spec.seconds;
-        let has_screen =
-            io::stdout().is_terminal() && std::env::var_os("TERM").is_some() && !is_dumb_terminal();
         let output = match form {
             None => {
                 let first = format!("running for {seconds} s");
                 Output::Progress(job.progress.bar((seconds * 1_000.0) as u64, "{bar:8} {wide_msg}", &first))
             }
             Some(Form::Json) => Output::Json,
-            Some(Form::Auto) if has_screen => Screen::open().map_or(Output::Text, Output::Screen),
+            Some(Form::Auto) if has_screen() => Screen::open().map_or(Output::Text, Output::Screen),
             Some(Form::Auto | Form::Text) => Output::Text,
         };
         Live { backend, stop: job.stop, seconds, output, shown: None }
@@ -112,21 +113,31 @@ impl<'a> Live<'a> {
             return;
         }
         let Some(groups) = self.backend.groups() else { return };
-        let snapshot = groups.hierarchy.snapshot();
+        let json = serde_json::to_string(&groups.hierarchy.snapshot()).map_err(io::Error::from);
         self.shown = Some(Instant::now());
-        let frame = Frame { snapshot: &snapshot, elapsed, seconds: self.seconds, tenants };
-        let result = match &mut self.output {
-            Output::Screen(screen) => screen.draw(&frame),
-            Output::Json => serde_json::to_string(&snapshot).map_err(io::Error::from).and_then(print),
-            _ => print(frame.text(PLAIN_COLUMNS, PLAIN_GROUPS)),
+        let time = format!("{:.1} of {} s", elapsed.as_secs_f64().min(self.seconds), self.seconds);
+        let draw = |json: String| {
+            let tree = &Tree::from_json(json.as_bytes()).map_err(io::Error::other)?;
+            let frame = Frame { tree, order: None, time, tenants };
+            match &mut self.output {
+                Output::Screen(screen) => screen.draw(&frame),
+                Output::Json => print(json),
+                _ => print(frame.text(PLAIN_COLUMNS, PLAIN_GROUPS)),
+            }
         };
-        if result.is_err() {
+        if json.and_then(draw).is_err() {
             self.output = Output::Closed;
         }
     }
 }
 
-fn print(text: String) -> io::Result<()> {
+/// Whether standard output is a terminal that can be drawn on.
+pub(crate) fn has_screen() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("TERM").is_some() && !is_dumb_terminal()
+}
+
+/// Prints a text and a line end, and flushes.
+pub(crate) fn print(text: String) -> io::Result<()> {
     let mut output = io::stdout().lock();
     output.write_all((text + "\n").as_bytes())?;
     output.flush()

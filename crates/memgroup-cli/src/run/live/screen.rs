@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::{cursor, execute, terminal};
 use ratatui::layout::Rect;
@@ -74,7 +74,7 @@ pub(super) enum Input {
 }
 
 /// An open screen. Dropping it restores the terminal.
-pub(super) struct Screen {
+pub(crate) struct Screen {
     terminal: DefaultTerminal,
     view: View,
 }
@@ -89,7 +89,7 @@ struct View {
 }
 
 impl Screen {
-    pub(super) fn open() -> io::Result<Screen> {
+    pub(crate) fn open() -> io::Result<Screen> {
         restore_on_every_end();
         terminal::enable_raw_mode()?;
         // ORDERING: Release; pairs with the swap in `restore`. Weaker, a restore could precede the change of the terminal.
@@ -120,12 +120,20 @@ impl Screen {
     }
 
     pub(super) fn draw(&mut self, frame: &Frame<'_>) -> io::Result<()> {
+        let mut view = self.view;
+        self.paint(|canvas| paint(canvas, frame, &mut view))?;
+        self.view = view;
+        Ok(())
+    }
+
+    /// Draws the terminal by `paint`, if the screen is still open.
+    pub(crate) fn paint(&mut self, paint: impl FnOnce(&mut Canvas<'_>)) -> io::Result<()> {
         // ORDERING: Acquire; pairs with the swap in `restore`. After a panic on another thread the screen must not cover its
         // message.
         if !OPEN.load(Ordering::Acquire) {
             return Ok(());
         }
-        draw(&mut self.terminal, frame, &mut self.view)
+        self.terminal.draw(paint).map(drop)
     }
 }
 
@@ -155,10 +163,6 @@ impl View {
     }
 }
 
-fn draw<B: Backend>(terminal: &mut Terminal<B>, frame: &Frame<'_>, view: &mut View) -> Result<(), B::Error> {
-    terminal.draw(|canvas| paint(canvas, frame, view)).map(drop)
-}
-
 fn paint(canvas: &mut Canvas<'_>, frame: &Frame<'_>, view: &mut View) {
     let area = canvas.area();
     let width = usize::from(area.width);
@@ -167,6 +171,11 @@ fn paint(canvas: &mut Canvas<'_>, frame: &Frame<'_>, view: &mut View) {
     let mut lines = vec![frame.heading(width), frame.titles(width)];
     lines.extend(frame.rows(width, view.from, view.page));
     lines.push(footer(frame, view));
+    paint_lines(canvas, area, lines);
+}
+
+/// Paints lines from the top of `area`, as many as fit, without colours where the user wants none.
+pub(crate) fn paint_lines(canvas: &mut Canvas<'_>, area: Rect, lines: Vec<Line<'_>>) {
     let has_colours = has_colours();
     for (mut line, y) in lines.into_iter().zip(area.top()..area.bottom()) {
         if !has_colours {

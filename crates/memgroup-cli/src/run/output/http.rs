@@ -1,32 +1,28 @@
 //! Summary of a run with the engine `http`: a table of tenants for each server, and sentences.
 
 use super::sentences;
-use super::summary::wrapped;
-use super::table::{Column, Emphasis, count, known, of_tenants};
+use super::summary::{head, wrapped};
+use super::table::{Column, DONE, Emphasis, MAX, P50, P99, PEAK, REFUSED, STOPPED, count, of_tenants};
 use crate::run::base::stop::CTRL_C;
 use crate::run::base::units;
 use crate::run::report::{RegimeReport, Report, Server, TenantReport};
 
 /// Results of the requests of each tenant, their latencies, and its memory.
 const TENANTS: &[Column] = &[
-    ("done", |tenant| count(tenant.done)),
-    ("refused", |tenant| count(tenant.refused).alarm_if(tenant.refused > 0 && tenant.is_well_behaved())),
-    ("stopped", |tenant| count(tenant.killed).alarm_if(tenant.killed > 0 && tenant.is_well_behaved())),
+    DONE,
+    REFUSED,
+    STOPPED,
     ("lost", |tenant| count(tenant.lost.unwrap_or(0)).alarm_if(tenant.lost > Some(0))),
-    ("p50", |tenant| known(tenant.p50_us, units::duration_us)),
-    ("p99", |tenant| known(tenant.p99_us, units::duration_us)),
-    ("peak", |tenant| known(tenant.held.peak, units::bytes)),
-    ("max", |tenant| known(tenant.held.max, |max| units::limit(Some(max)))),
+    P50,
+    P99,
+    PEAK,
+    MAX,
 ];
 
 /// The whole report as text. `ended_by` is the cause of an early end.
 pub(super) fn of_report(report: &Report, ended_by: Option<&str>, emphasis: Emphasis) -> String {
     let own = &report.memgroup;
-    let tenants = match own.tenants.len() {
-        1 => "1 tenant".to_owned(),
-        many => format!("{many} tenants"),
-    };
-    let mut head = format!("{tenants}, {:.1} s of requests, seed {}", own.seconds, own.seed);
+    let mut head = head("requests", own);
     if let Some(bound) = own.server.as_ref().and_then(|server| server.bound.as_ref()) {
         head += &format!(", server under {bound}");
     }
@@ -57,7 +53,10 @@ fn sentences_of(title: &str, report: &RegimeReport) -> Vec<String> {
             let [failed, all] = [failed, all].map(units::count);
             format!("{title} the server {died}; {failed} of {all} requests of well-behaved tenants failed.")
         }
-        None => format!("{title} the server lived; {}.", sentences::outcome_of("request", None, report)),
+        None => format!(
+            "{title} the server lived; {}.",
+            sentences::outcome_of(("request", "requests"), false, report)
+        ),
     };
     let resident = units::bytes(server.resident_peak);
     let charged = report.all.peak.map(|peak| {

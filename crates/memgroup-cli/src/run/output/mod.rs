@@ -6,6 +6,7 @@
 //! - I3. A closed pipe is no error.
 
 mod comparison;
+mod datafusion;
 mod details;
 mod http;
 mod sentences;
@@ -72,9 +73,13 @@ pub(crate) fn publish(
     stdout_taken: bool,
     details: bool,
 ) -> Result<(), RunError> {
-    let text = |is_terminal| match report.memgroup.server {
-        Some(_) => http::of_report(report, ended_by, Emphasis::on(is_terminal)),
-        None => summary::of_report(report, ended_by, details, Emphasis::on(is_terminal)),
+    let text = |is_terminal| {
+        let (emphasis, own) = (Emphasis::on(is_terminal), &report.memgroup);
+        match (&own.server, own.resident_peak) {
+            (Some(_), _) => http::of_report(report, ended_by, emphasis),
+            (None, Some(_)) => datafusion::of_report(report, ended_by, emphasis),
+            (None, None) => summary::of_report(report, ended_by, details, emphasis),
+        }
     };
     let written = file.map_or(Ok(()), |file| {
         let text = json(report)?;

@@ -19,18 +19,18 @@ const PLAIN_REFUSAL: &str = "out of memory";
 
 /// The tenants with failed statements; shorter in a comparison, with its `regime`. The caller adds the full stop.
 pub(super) fn outcome(regime: Option<Regime>, report: &RegimeReport) -> String {
-    begin(regime, &outcome_of("statement", regime, report))
+    begin(regime, &outcome_of(("statement", "statements"), regime.is_some(), report))
 }
 
-/// The same about a `unit` of work, as the end of a sentence.
-pub(super) fn outcome_of(unit: &str, regime: Option<Regime>, report: &RegimeReport) -> String {
-    let failed = if regime.is_none() { "failed for lack of memory" } else { "failed" };
+/// The same about one and several units of work, as the end of a sentence; shorter in a comparison.
+pub(super) fn outcome_of((one, many): (&str, &str), is_comparison: bool, report: &RegimeReport) -> String {
+    let failed = if is_comparison { "failed" } else { "failed for lack of memory" };
     let with_failures = |greedy: bool| -> Vec<&TenantReport> {
         let tenants = report.tenants.iter();
         tenants.filter(|tenant| tenant.failed() > 0 && tenant.is_greedy() == greedy).collect()
     };
     let greedy = list(with_failures(true), |tenant| {
-        if regime.is_some() {
+        if is_comparison {
             return format!("`{}`", tenant.name);
         }
         let counts =
@@ -44,10 +44,10 @@ pub(super) fn outcome_of(unit: &str, regime: Option<Regime>, report: &RegimeRepo
         format!("`{}` ({} of {})", tenant.name, units::count(tenant.failed()), units::count(all))
     });
     match (greedy.is_empty(), others.is_empty()) {
-        (true, true) => format!("no {unit} {failed}"),
-        (false, true) => format!("only {unit}s of {greedy} {failed}"),
-        (true, false) => format!("{unit}s of {others} {failed}"),
-        (false, false) => format!("{unit}s of {greedy} {failed}, and also of {others}"),
+        (true, true) => format!("no {one} {failed}"),
+        (false, true) => format!("only {many} of {greedy} {failed}"),
+        (true, false) => format!("{many} of {others} {failed}"),
+        (false, false) => format!("{many} of {greedy} {failed}, and also of {others}"),
     }
 }
 

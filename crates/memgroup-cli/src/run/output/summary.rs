@@ -3,24 +3,15 @@
 //! - I1. No line is wider than 100 columns with names of up to 14 letters.
 
 use super::sentences::{self, SENTENCES_MAX, WIDTH};
-use super::table::{Column, Emphasis, count, known, of_tenants};
+use super::table::{Column, DONE, Emphasis, MAX, P50, P99, PEAK, REFUSED, STOPPED, count, of_tenants};
 use super::{comparison, details};
 use crate::run::backend::Regime;
 use crate::run::base::stop::CTRL_C;
-use crate::run::base::units;
-use crate::run::report::Report;
+use crate::run::report::{RegimeReport, Report};
 
 /// Results of the statements of each tenant, their latencies, and its memory.
-const TENANTS: &[Column] = &[
-    ("done", |tenant| count(tenant.done)),
-    ("refused", |tenant| count(tenant.refused).alarm_if(tenant.refused > 0 && tenant.is_well_behaved())),
-    ("stopped", |tenant| count(tenant.killed).alarm_if(tenant.killed > 0 && tenant.is_well_behaved())),
-    ("retried", |tenant| count(tenant.retried)),
-    ("p50", |tenant| known(tenant.p50_us, units::duration_us)),
-    ("p99", |tenant| known(tenant.p99_us, units::duration_us)),
-    ("peak", |tenant| known(tenant.held.peak, units::bytes)),
-    ("max", |tenant| known(tenant.held.max, |max| units::limit(Some(max)))),
-];
+const TENANTS: &[Column] =
+    &[DONE, REFUSED, STOPPED, ("retried", |tenant| count(tenant.retried)), P50, P99, PEAK, MAX];
 
 /// The whole report as text. `ended_by` is the cause of an early end.
 pub(super) fn of_report(
@@ -31,11 +22,7 @@ pub(super) fn of_report(
 ) -> String {
     let regimes = report.regimes();
     let own = &report.memgroup;
-    let tenants = match own.tenants.len() {
-        1 => "1 tenant".to_owned(),
-        many => format!("{many} tenants"),
-    };
-    let mut head = format!("{tenants}, {:.1} s of statements, seed {}", own.seconds, own.seed);
+    let mut head = head("statements", own);
     if own.reclaim == Some(false) {
         head += ", without reclaim";
     }
@@ -78,6 +65,15 @@ pub(super) fn of_report(
         text += &(emphasis.aside(&hint) + "\n");
     }
     text
+}
+
+/// The first line of a report: its tenants, and the seconds of their work.
+pub(super) fn head(work: &str, report: &RegimeReport) -> String {
+    let tenants = match report.tenants.len() {
+        1 => "1 tenant".to_owned(),
+        many => format!("{many} tenants"),
+    };
+    format!("{tenants}, {:.1} s of {work}, seed {}", report.seconds, report.seed)
 }
 
 /// Breaks `text` into lines of at most `WIDTH` columns. Later lines are indented.

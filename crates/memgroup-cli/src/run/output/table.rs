@@ -48,6 +48,17 @@ impl Cell {
 /// Title of a column, and its cell in the row of a tenant.
 pub(super) type Column = (&'static str, fn(&TenantReport) -> Cell);
 
+/// Columns of all engines: results, latencies, and memory.
+pub(super) const DONE: Column = ("done", |tenant| count(tenant.done));
+pub(super) const REFUSED: Column =
+    ("refused", |tenant| count(tenant.refused).alarm_if(tenant.refused > 0 && tenant.is_well_behaved()));
+pub(super) const STOPPED: Column =
+    ("stopped", |tenant| count(tenant.killed).alarm_if(tenant.killed > 0 && tenant.is_well_behaved()));
+pub(super) const P50: Column = ("p50", |tenant| known(tenant.p50_us, units::duration_us));
+pub(super) const P99: Column = ("p99", |tenant| known(tenant.p99_us, units::duration_us));
+pub(super) const PEAK: Column = ("peak", |tenant| known(tenant.held.peak, units::bytes));
+pub(super) const MAX: Column = ("max", |tenant| known(tenant.held.max, |max| units::limit(Some(max))));
+
 /// A cell with `text`.
 pub(super) fn cell(text: impl Into<String>) -> Cell {
     Cell { text: text.into(), is_alarming: false }

@@ -1,9 +1,8 @@
-use std::time::Duration;
-
-use memgroup::{Charge, Config, Hierarchy, Snapshot};
+use memgroup::{Charge, Config, Hierarchy};
 
 use super::{Frame, events};
 use crate::run::live::Counts;
+use crate::tree::Tree;
 
 /// A tree as in a run, its charges, and one removed group.
 fn tree() -> (Hierarchy, Vec<Charge>) {
@@ -34,17 +33,17 @@ fn tree() -> (Hierarchy, Vec<Charge>) {
     (hierarchy, charges)
 }
 
-fn frame(snapshot: &Snapshot) -> Frame<'_> {
+fn frame(tree: &Tree) -> Frame<'_> {
     const TENANTS: &[Counts<'static>] = &[
         Counts { name: "lookups", done: 109_848, refused: 0, stopped: 0, is_idle: false },
         Counts { name: "runaway", done: 0, refused: 834, stopped: 0, is_idle: true },
     ];
-    Frame { snapshot, elapsed: Duration::from_millis(3_250), seconds: 20.0, tenants: TENANTS }
+    Frame { tree, order: None, time: "3.2 of 20 s".to_owned(), tenants: TENANTS }
 }
 
 fn text(width: usize) -> String {
     let (hierarchy, _charges) = tree();
-    frame(&hierarchy.snapshot()).text(width, 40)
+    frame(&Tree::of(&hierarchy)).text(width, 40)
 }
 
 #[test]
@@ -73,12 +72,12 @@ fn shows_the_share_of_a_group_without_a_limit() {
     let [a, b] = ["a", "b"].map(|name| tenants.create(name).expect("a group"));
     b.set_max(40 << 20).expect("a limit");
     let _held = [&a, &b].map(|group| group.try_charge(10 << 20).expect("room"));
-    let text = frame(&hierarchy.snapshot()).text(60, 40);
+    let text = frame(&Tree::of(&hierarchy)).text(60, 40);
     // Of 90M each of two has 8/17, 42.4M, and one alone may have 71.1M.
     let expected = "    a       ##......e...........     10.0M  ~71.1M         0";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("    b      [#####...............]"), "{text}");
-    let text = frame(&hierarchy.snapshot()).text(120, 40);
+    let text = frame(&Tree::of(&hierarchy)).text(120, 40);
     assert!(text.contains("   excess    given  received  last to"), "{text}");
 }
 
@@ -87,13 +86,13 @@ fn keeps_names_and_usage_on_narrow_lines() {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
     let group = hierarchy.create("/tenants").and_then(|tenants| tenants.create("archive")).expect("a group");
     let charge = group.try_charge(45 << 20).expect("no limit");
-    let snapshot = hierarchy.snapshot();
+    let tree = Tree::of(&hierarchy);
     for width in 18..=150 {
-        let row = frame(&snapshot).rows(width, 2, 1)[0].to_string();
+        let row = frame(&tree).rows(width, 2, 1)[0].to_string();
         assert!(row.trim_start().starts_with("archive ") && row.contains(" 45.0M"), "{width}: {row:?}");
     }
     for width in 9..17 {
-        let row = frame(&snapshot).rows(width, 2, 1)[0].to_string();
+        let row = frame(&tree).rows(width, 2, 1)[0].to_string();
         assert_eq!(row.trim(), "archive", "{width}");
     }
     drop(charge);
@@ -102,7 +101,7 @@ fn keeps_names_and_usage_on_narrow_lines() {
 #[test]
 fn counts_a_removed_group_until_it_is_released() {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
-    let heading = || frame(&hierarchy.snapshot()).heading(100).to_string();
+    let heading = || frame(&Tree::of(&hierarchy)).heading(100).to_string();
     let group = hierarchy.create("/gone").expect("a group");
     let charge = group.try_charge(1).expect("no limit");
     group.remove().expect("no children");
@@ -116,7 +115,7 @@ fn counts_a_removed_group_until_it_is_released() {
 #[test]
 fn shows_the_severest_events_first() {
     let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-    let mut root = hierarchy.snapshot().groups[0].clone();
+    let mut root = Tree::of(&hierarchy).groups[0].clone();
     assert_eq!(events(&root), "-");
     root.events.low = 2_299;
     assert_eq!(events(&root), "low 2,299");
@@ -138,11 +137,11 @@ fn fits_every_line_into_any_width() {
     for _ in 0..16 {
         deep = deep.create("日本語-ä").expect("a group");
     }
-    let snapshot = hierarchy.snapshot();
+    let tree = Tree::of(&hierarchy);
     for width in 0..=220 {
-        let frame = frame(&snapshot);
+        let frame = frame(&tree);
         let lines = [vec![frame.heading(width), frame.titles(width)], frame.rows(width, 0, 100)].concat();
-        assert_eq!(lines.len(), 2 + snapshot.groups.len());
+        assert_eq!(lines.len(), 2 + tree.groups.len());
         for line in lines {
             assert!(line.width() <= width, "{width}: {line:?}");
         }
@@ -156,9 +155,9 @@ fn shows_the_name_of_a_deep_group() {
     for level in 1..=16 {
         deep = deep.create(&format!("l{level}")).expect("a group");
     }
-    let snapshot = hierarchy.snapshot();
+    let tree = Tree::of(&hierarchy);
     for width in [60, 80, 120] {
-        let text = frame(&snapshot).text(width, 40);
+        let text = frame(&tree).text(width, 40);
         for level in 1..=16 {
             let name = format!(" l{level} ");
             assert!(text.lines().any(|line| line.contains(&name)), "{name}at {width}: {text}");
@@ -172,8 +171,8 @@ fn counts_the_groups_that_do_not_fit() {
     for number in 0..999 {
         hierarchy.root().create(&format!("{number:03}")).expect("a group");
     }
-    let snapshot = hierarchy.snapshot();
-    let text = frame(&snapshot).text(100, 60);
+    let tree = Tree::of(&hierarchy);
+    let text = frame(&tree).text(100, 60);
     let lines: Vec<_> = text.lines().collect();
     assert_eq!((lines.len(), lines[62]), (63, "... 940 more"));
     assert!(lines[2].starts_with("/ ") && lines[61].starts_with("  058 "), "{text}");
@@ -183,10 +182,10 @@ fn counts_the_groups_that_do_not_fit() {
 fn colours_a_bar_by_its_usage() {
     use ratatui::style::Color;
     let (hierarchy, _charges) = tree();
-    let snapshot = hierarchy.snapshot();
-    let frame = frame(&snapshot);
+    let tree = Tree::of(&hierarchy);
+    let frame = frame(&tree);
     let colour = |name: &str| {
-        let group = snapshot.groups.iter().find(|group| group.name == name).expect("a group");
+        let group = tree.groups.iter().find(|group| group.name == name).expect("a group");
         frame.bar(group, 20).1.fg
     };
     assert_eq!(colour("lookups"), Some(Color::Green));

@@ -1,30 +1,30 @@
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use memgroup::{Config, Hierarchy, Snapshot};
+use memgroup::{Config, Hierarchy};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::{Input, OPEN, View, draw, restore_on_every_end};
+use super::{Input, OPEN, View, paint, restore_on_every_end};
 use crate::run::live::frame::Frame;
+use crate::tree::Tree;
 
-fn groups(count: usize) -> Snapshot {
+fn groups(count: usize) -> Tree {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
     for number in 1..count {
         hierarchy.root().create(&format!("{number:03}")).expect("a group");
     }
-    hierarchy.snapshot()
+    Tree::of(&hierarchy)
 }
 
-fn frame(snapshot: &Snapshot) -> Frame<'_> {
-    Frame { snapshot, elapsed: Duration::from_secs(1), seconds: 20.0, tenants: &[] }
+fn frame(tree: &Tree) -> Frame<'_> {
+    Frame { tree, order: None, time: "1.0 of 20 s".to_owned(), tenants: &[] }
 }
 
 /// Lines of a terminal of that size.
-fn drawn(snapshot: &Snapshot, width: u16, height: u16, view: &mut View) -> Vec<String> {
+fn drawn(tree: &Tree, width: u16, height: u16, view: &mut View) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-    draw(&mut terminal, &frame(snapshot), view).expect("a frame");
+    terminal.draw(|canvas| paint(canvas, &frame(tree), view)).expect("a frame");
     let buffer = terminal.backend().buffer();
     let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
     (0..height).map(row).collect()
@@ -50,11 +50,11 @@ fn shows_groups_and_keys() {
 
 #[test]
 fn scrolls_within_a_thousand_groups() {
-    let snapshot = groups(1000);
+    let tree = groups(1000);
     let mut view = View::default();
     let mut press = |code| {
         assert_eq!(view.key(KeyEvent::new(code, KeyModifiers::NONE)), Input::Redraw);
-        let lines = drawn(&snapshot, 80, 63, &mut view);
+        let lines = drawn(&tree, 80, 63, &mut view);
         (lines[2][..5].trim_end().to_owned(), lines[62].clone())
     };
     let shown = |group: &str, footer: &str| (group.to_owned(), footer.to_owned());
@@ -80,10 +80,10 @@ fn ends_the_run_by_q_and_control_c_only() {
 
 #[test]
 fn draws_on_a_terminal_of_any_size() {
-    let snapshot = groups(20);
+    let tree = groups(20);
     for width in [0, 1, 2, 7, 20, 59, 60, 300] {
         for height in [0, 1, 2, 3, 4, 24] {
-            drawn(&snapshot, width, height, &mut View::default());
+            drawn(&tree, width, height, &mut View::default());
         }
     }
 }

@@ -89,7 +89,7 @@ fn compares_regimes_in_one_table() {
     let mut memgroup = report(0);
     memgroup.tenants[0].p99_us = Some(3_000.0);
     memgroup.without_retries = Some(WithoutRetries { failed: 2, failing: 1 });
-    let compared = Report { memgroup, unlimited: Some(unlimited), baseline: Some(report(3)) };
+    let compared = Report { unlimited: Some(unlimited), baseline: Some(report(3)), ..Report::of(memgroup) };
     let expected = "\
 2 tenants, 20.0 s of statements, seed 1
 

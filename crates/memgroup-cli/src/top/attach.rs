@@ -1,0 +1,235 @@
+//! Attach: a program by its socket, its number, or its address; its snapshots as JSON.
+
+use std::path::PathBuf;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant, SystemTime};
+use std::{fmt, io, thread};
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+
+use super::find;
+use crate::run::base::error::RunError;
+use crate::tree::Tree;
+
+/// The most bytes of an answer.
+const ANSWER_MAX: usize = 256 << 20;
+/// The longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The variable of the environment with a token, which other users cannot read as they can read a command line.
+const TOKEN: &str = "MEMGROUP_TOKEN";
+
+/// The place of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Unix(path) => path.display().fmt(f),
+            Target::Tcp(host) => write!(f, "http://{host}"),
+        }
+    }
+}
+
+impl Target {
+    /// The program that `word` names; without one the only program that is found.
+    pub(crate) fn of(word: Option<&str>) -> Result<Target, RunError> {
+        let Some(word) = word else {
+            return only(find::programs(None), || {
+                "found no program of this user that serves its groups on a Unix socket; give its SOCKET, its PID, or \
+                 http://127.0.0.1:PORT with --token"
+                    .to_owned()
+            });
+        };
+        if let Some(host) = word.strip_prefix("http://") {
+            let host = host.trim_end_matches('/');
+            let has_port =
+                host.parse::<hyper::http::uri::Authority>().is_ok_and(|one| one.port_u16().is_some());
+            return if has_port {
+                Ok(Target::Tcp(host.to_owned()))
+            } else {
+                Err(RunError::Usage(format!("{word:?} is no address; give http://HOST:PORT")))
+            };
+        }
+        if let Ok(pid) = word.parse::<u32>() {
+            return only(find::programs(Some(pid)), || {
+                format!(
+                    "process {pid} serves no groups on a Unix socket, or this user may not read /proc/{pid}/fd; give its SOCKET"
+                )
+            });
+        }
+        if find::is_at(word.as_ref()) {
+            return Ok(Target::Unix(word.into()));
+        }
+        Err(RunError::Usage(format!(
+            "{word:?} is no socket, process number or address; give the path of a socket, a PID, or http://127.0.0.1:PORT with --token"
+        )))
+    }
+}
+
+fn only(found: Vec<find::Program>, none: impl FnOnce() -> String) -> Result<Target, RunError> {
+    match &found[..] {
+        [] => Err(RunError::Failure(none())),
+        [one] => Ok(Target::Unix(one.socket.clone())),
+        several => {
+            let line = |one: &find::Program| {
+                format!("\n  {:>7}  {:<16} {}", one.pid, one.name, one.socket.display())
+            };
+            let lines: String = several.iter().map(line).collect();
+            Err(RunError::Usage(format!(
+                "several programs serve their groups; give the PID or the SOCKET of one:{lines}"
+            )))
+        }
+    }
+}
+
+/// A connection to a program, made anew when it is lost.
+pub(crate) struct Client {
+    pub(crate) target: Target,
+    token: Option<String>,
+    runtime: Runtime,
+    sender: Option<SendRequest<Empty<Bytes>>>,
+}
+
+/// A snapshot and its JSON, on one line.
+pub(crate) struct Shot {
+    pub(crate) json: Vec<u8>,
+    pub(crate) tree: Tree,
+}
+
+/// A snapshot, or why there is none.
+pub(crate) type Answer = Result<Shot, String>;
+
+impl Shot {
+    pub(crate) fn of(mut json: Vec<u8>) -> Answer {
+        let tree = Tree::from_json(&json)?;
+        // In JSON line ends are between names and values only.
+        json.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+        Ok(Shot { json, tree })
+    }
+}
+
+impl Client {
+    pub(crate) fn new(target: Target, token: Option<String>) -> io::Result<Client> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let token = token.or_else(|| std::env::var(TOKEN).ok()).filter(|token| !token.is_empty());
+        Ok(Client { target, token, runtime, sender: None })
+    }
+
+    /// The program's groups as they are now.
+    pub(crate) fn shot(&mut self) -> Answer {
+        let Client { target, token, runtime, sender } = self;
+        let is_kept = sender.is_some();
+        let answer = runtime.block_on(async {
+            let mut answer = get(target, token.as_deref(), sender).await;
+            // A server closes a connection that was idle for long.
+            if answer.is_err() && is_kept {
+                *sender = None;
+                answer = get(target, token.as_deref(), sender).await;
+            }
+            answer
+        });
+        if answer.is_err() {
+            self.sender = None;
+        }
+        answer.and_then(Shot::of).map_err(|error| format!("{}: {error}", self.target))
+    }
+
+    /// Sends a snapshot and `number` each `every`, from a thread that ends with the receiver.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn follow(
+        mut self,
+        every: Duration,
+        number: usize,
+        to: SyncSender<(usize, Answer)>,
+    ) -> io::Result<()> {
+        let follow = move || {
+            loop {
+                let begun = Instant::now();
+                if to.send((number, self.shot())).is_err() {
+                    return;
+                }
+                thread::sleep(every.saturating_sub(begun.elapsed()));
+            }
+        };
+        thread::Builder::new().name("attach".to_owned()).spawn(follow).map(drop)
+    }
+}
+
+async fn connect(target: &Target) -> Result<SendRequest<Empty<Bytes>>, String> {
+    let no_stream = |error: io::Error| format!("connect: {error}");
+    let no_http = |error: hyper::Error| format!("connect: {error}");
+    match target {
+        Target::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(no_stream)?;
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
+            tokio::spawn(connection);
+            Ok(sender)
+        }
+        Target::Tcp(host) => {
+            let stream = TcpStream::connect(host.as_str()).await.map_err(no_stream)?;
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
+            tokio::spawn(connection);
+            Ok(sender)
+        }
+    }
+}
+
+async fn get(
+    target: &Target,
+    token: Option<&str>,
+    kept: &mut Option<SendRequest<Empty<Bytes>>>,
+) -> Result<Vec<u8>, String> {
+    let exchange = async {
+        if kept.is_none() {
+            *kept = Some(connect(target).await?);
+        }
+        let Some(sender) = kept else { return Err("connect".to_owned()) };
+        sender.ready().await.map_err(|error| error.to_string())?;
+        let host = if let Target::Tcp(host) = target { host } else { "localhost" };
+        let mut request = Request::get("/v1/tree").header("host", host);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request =
+            request.body(Empty::new()).map_err(|_| "a token has letters and digits only".to_owned())?;
+        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_MAX)
+            .collect()
+            .await
+            .map_err(|error| error.to_string())?;
+        let body = Vec::from(body.to_bytes());
+        if status == StatusCode::OK { Ok(body) } else { Err(refusal(status, &body)) }
+    };
+    let ended = tokio::time::timeout(PATIENCE, exchange).await;
+    ended.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+}
+
+/// The detail of a problem, or the status alone.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    match problem["detail"].as_str() {
+        Some(detail) if status == StatusCode::UNAUTHORIZED => format!("{detail} (--token, or {TOKEN})"),
+        Some(detail) => detail.to_owned(),
+        None => format!("the answer has the status {status}"),
+    }
+}
+
+/// Microseconds since 1970; 0 if the clock is set to an earlier time.
+pub(crate) fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,157 @@
+//! Read: a recording, its frames by number.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::pack::Unpacker;
+use super::{BODY_MAX, CHECKED, HEAD, Kind, MAGIC, crc};
+
+/// A frame of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    pub(crate) unix_us: u64,
+    source: u8,
+    offset: u64,
+    /// Lengths of the body in the file, and unpacked.
+    packed: usize,
+    unpacked: usize,
+}
+
+/// The frames of one program in a recording.
+pub(crate) struct Recording {
+    path: PathBuf,
+    file: File,
+    /// Frames of the program that was chosen.
+    pub(crate) entries: Vec<Entry>,
+    /// Why later frames are missing, if any are.
+    pub(crate) note: Option<String>,
+    /// State after the snapshot with this number.
+    unpacker: Unpacker,
+    at: Option<usize>,
+}
+
+/// Reads a head and its body, of `left` bytes; the error tells how it is damaged.
+fn frame(file: &mut impl io::Read, offset: u64, left: u64) -> Result<(Entry, Vec<u8>), String> {
+    let mut head = [0; HEAD];
+    if left < HEAD as u64 {
+        return Err("it is cut off".to_owned());
+    }
+    file.read_exact(&mut head).map_err(|error| error.to_string())?;
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let (packed, unpacked) = (word(0) as usize, word(HEAD - 4) as usize);
+    if packed as u64 > left - HEAD as u64 {
+        return Err("it is cut off".to_owned());
+    }
+    if packed > BODY_MAX || unpacked > BODY_MAX {
+        return Err(format!("its length is above {BODY_MAX} bytes"));
+    }
+    let mut body = vec![0; packed];
+    file.read_exact(&mut body).map_err(|error| error.to_string())?;
+    if crc(&head[HEAD - CHECKED..], &body) != word(4) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    let mut time = [0; 8];
+    time.copy_from_slice(&head[HEAD - CHECKED + 2..][..8]);
+    let kind = Kind::of(head[HEAD - CHECKED]).ok_or("its kind is unknown")?;
+    let source = head[HEAD - CHECKED + 1];
+    let unix_us = u64::from_le_bytes(time);
+    Ok((Entry { kind, unix_us, source, offset, packed, unpacked }, body))
+}
+
+fn unpacked(body: &[u8], length: usize) -> Result<Vec<u8>, String> {
+    let bytes = zstd::bulk::decompress(body, length).map_err(|error| error.to_string())?;
+    if bytes.len() == length { Ok(bytes) } else { Err("its length is wrong".to_owned()) }
+}
+
+impl Recording {
+    /// Opens a recording and reads its frames: those of `source`, or of its only program.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no recording, or has no snapshot; `source` is not in it, or is not given and there are several.
+    pub(crate) fn open(path: &Path, source: Option<&str>) -> Result<Recording, String> {
+        let named = |error: String| format!("read {}: {error}", path.display());
+        let file = File::open(path).map_err(|error| named(error.to_string()))?;
+        let size = file.metadata().map_err(|error| named(error.to_string()))?.len();
+        let mut reader = BufReader::new(file);
+        let mut magic = Vec::new();
+        let line = (&mut reader).take(MAGIC.len() as u64).read_to_end(&mut magic);
+        if line.is_err() || magic != MAGIC {
+            return Err(named("it is no recording of memgroup top (its first line is another)".to_owned()));
+        }
+        let (mut entries, mut names, mut note) = (Vec::new(), Vec::new(), None);
+        let mut offset = MAGIC.len() as u64;
+        while offset < size {
+            let (entry, body) = match frame(&mut reader, offset, size - offset) {
+                Ok(found) => found,
+                Err(error) => {
+                    note = Some(format!("frame {} at byte {offset} is not read: {error}", entries.len() + 1));
+                    break;
+                }
+            };
+            if entry.kind == Kind::Source {
+                let name = unpacked(&body, entry.unpacked).map_err(named)?;
+                names.push((entry.source, String::from_utf8_lossy(&name).into_owned()));
+            }
+            entries.push(entry);
+            offset += (HEAD + entry.packed) as u64;
+        }
+        let all = || names.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(", ");
+        let number = match (source, &names[..]) {
+            (None, [(number, _)]) => *number,
+            (None, []) => return Err(named("it has no snapshot".to_owned())),
+            (None, _) => return Err(named(format!("it has several programs; give one: --of {}", all()))),
+            (Some(source), _) => match names.iter().find(|(_, name)| name == source) {
+                Some((number, _)) => *number,
+                None => return Err(named(format!("it has no program {source:?}; --of may be {}", all()))),
+            },
+        };
+        entries.retain(|entry| entry.source == number && entry.kind != Kind::Source);
+        if !entries.iter().any(|entry| entry.kind == Kind::Full) {
+            return Err(named("it has no snapshot".to_owned()));
+        }
+        let (path, file) = (path.to_owned(), reader.into_inner());
+        Ok(Recording { path, file, entries, note, unpacker: Unpacker::default(), at: None })
+    }
+
+    /// JSON of the snapshot in entry `number`, or why there is none.
+    ///
+    /// # Errors
+    /// The frame is damaged although its checksum is right, or the file was changed.
+    pub(crate) fn read(&mut self, number: usize) -> Result<Result<Vec<u8>, String>, String> {
+        let named =
+            |path: &Path, error: String| format!("read frame {number} of {}: {error}", path.display());
+        if self.entries[number].kind == Kind::Gone {
+            let why = self.body(number).map_err(|error| named(&self.path, error))?;
+            return Ok(Err(String::from_utf8_lossy(&why).into_owned()));
+        }
+        let back = |kinds: &[Kind]| (0..=number).rev().find(|&at| kinds.contains(&self.entries[at].kind));
+        let full = back(&[Kind::Full]).ok_or_else(|| named(&self.path, "it needs one before".to_owned()))?;
+        let from = self.at.filter(|&at| at >= full && at < number).map_or(full, |at| at + 1);
+        self.at = None;
+        let mut json = Vec::new();
+        for at in from..=number {
+            let kind = self.entries[at].kind;
+            if kind == Kind::Full {
+                self.unpacker = Unpacker::default();
+            }
+            if matches!(kind, Kind::Full | Kind::Delta) {
+                let body = self.body(at).map_err(|error| named(&self.path, error))?;
+                json = self.unpacker.unpack(&body, at == number).map_err(|error| named(&self.path, error))?;
+            }
+        }
+        self.at = Some(number);
+        Ok(Ok(json))
+    }
+
+    fn body(&mut self, number: usize) -> Result<Vec<u8>, String> {
+        let entry = self.entries[number];
+        self.file.seek(SeekFrom::Start(entry.offset)).map_err(|error| error.to_string())?;
+        let (found, body) = frame(&mut self.file, entry.offset, (HEAD + entry.packed) as u64)?;
+        if found.unpacked != entry.unpacked {
+            return Err("the file was changed".to_owned());
+        }
+        unpacked(&body, entry.unpacked)
+    }
+}

@@ -1,0 +1,242 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memgroup::{Config, Hierarchy};
+use proptest::prelude::*;
+
+use super::pack::{Packer, Unpacker};
+use super::{HEAD, MAGIC, Recorder, Recording};
+
+/// JSON of snapshots while a group comes, goes, and refuses.
+fn snapshots(count: u64) -> Vec<String> {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+    let tenants = hierarchy.create("/tenants").expect("a group");
+    tenants.set_max(9_000).expect("a limit");
+    let mut held = Vec::new();
+    (0..count)
+        .map(|step| {
+            held.extend(tenants.try_charge(step * 7));
+            if step % 20 == 3 {
+                held.clear();
+                tenants.create(&format!("t{step}")).expect("a group");
+            }
+            serde_json::to_string(&hierarchy.snapshot()).expect("JSON")
+        })
+        .collect()
+}
+
+fn record(folder: &Path, snapshots: &[String]) -> PathBuf {
+    let path = folder.join("a.memrec");
+    let mut recorder = Recorder::create(&path, &["/run/m.sock".to_owned()], 1).expect("a file");
+    for (json, second) in snapshots.iter().zip(1..) {
+        recorder.snapshot(0, second * 1_000_000, json.as_bytes()).expect("a snapshot");
+    }
+    assert_eq!(recorder.bytes(), fs::metadata(&path).expect("a file").len());
+    path
+}
+
+/// The JSON with fractions rounded, for comparison.
+fn value(json: &[u8]) -> serde_json::Value {
+    fn round(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Number(number) if number.is_f64() => {
+                *value = ((number.as_f64().unwrap_or_default() * 100.0).round() / 100.0).into();
+            }
+            serde_json::Value::Array(all) => all.iter_mut().for_each(round),
+            serde_json::Value::Object(all) => all.values_mut().for_each(round),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::from_slice(json).expect("JSON");
+    round(&mut value);
+    value
+}
+
+/// All snapshots that a file gives.
+fn read_all(path: &Path) -> Result<Vec<Vec<u8>>, String> {
+    let mut recording = Recording::open(path, None)?;
+    (0..recording.entries.len()).map(|number| recording.read(number).and_then(|found| found)).collect()
+}
+
+#[test]
+fn gives_back_each_snapshot_in_any_order() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let snapshots = snapshots(130);
+    let path = record(folder.path(), &snapshots);
+    let mut recording = Recording::open(&path, None).expect("a recording");
+    assert_eq!((recording.entries.len(), recording.note.as_ref()), (snapshots.len(), None));
+    for number in (0..snapshots.len()).chain([129, 60, 59, 61, 0, 128]) {
+        let json = recording.read(number).expect("a frame").expect("a snapshot");
+        assert_eq!(value(&json), value(snapshots[number].as_bytes()), "{number}");
+    }
+}
+
+#[test]
+fn keeps_programs_and_gaps_apart() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("two");
+    let names = ["/a".to_owned(), "/b".to_owned()];
+    let mut recorder = Recorder::create(&path, &names, 0).expect("a file");
+    let json = |figure: u64| format!("{{\"groups\":[{{\"path\":\"/\",\"usage_bytes\":{figure}}}]}}");
+    recorder.snapshot(0, 1, json(1).as_bytes()).expect("a snapshot");
+    recorder.snapshot(1, 1, json(2).as_bytes()).expect("a snapshot");
+    recorder.gone(0, 2, "connect: refused").expect("a note");
+    recorder.snapshot(0, 3, json(3).as_bytes()).expect("a snapshot");
+    let error = |source: Option<&str>| Recording::open(&path, source).err().unwrap_or_default();
+    assert!(error(None).ends_with("it has several programs; give one: --of /a, /b"), "{}", error(None));
+    assert!(
+        error(Some("/c")).ends_with("it has no program \"/c\"; --of may be /a, /b"),
+        "{}",
+        error(Some("/c"))
+    );
+    let mut recording = Recording::open(&path, Some("/a")).expect("a recording");
+    let read: Vec<_> = (0..3).map(|number| recording.read(number).expect("a frame")).collect();
+    assert_eq!(read, [Ok(json(1).into()), Err("connect: refused".to_owned()), Ok(json(3).into())]);
+    assert!(Recorder::create(&path, &names, 0).is_err(), "a file that exists is not replaced");
+}
+
+#[test]
+fn skips_a_torn_last_frame_with_a_note() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let snapshots = snapshots(3);
+    let path = record(folder.path(), &snapshots);
+    let bytes = fs::read(&path).expect("a file");
+    for cut in 1..=HEAD + 1 {
+        fs::write(&path, &bytes[..bytes.len() - cut]).expect("a file");
+        let recording = Recording::open(&path, None).expect("a recording");
+        assert_eq!(recording.entries.len(), 2, "{cut}");
+        let note = recording.note.expect("a note");
+        assert!(note.starts_with("frame 4 at byte ") && note.ends_with("it is cut off"), "{note}");
+    }
+}
+
+#[test]
+fn refuses_files_of_other_kinds() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("other");
+    for bytes in [&b""[..], b"memgroup recording 2\n", b"{}", &[0; 99]] {
+        fs::write(&path, bytes).expect("a file");
+        let error = read_all(&path).expect_err("no recording");
+        assert!(error.contains("other: it is no recording of memgroup top"), "{error}");
+    }
+    fs::write(&path, MAGIC).expect("a file");
+    assert!(read_all(&path).expect_err("empty").ends_with("it has no snapshot"));
+    assert!(read_all(&folder.path().join("missing")).expect_err("missing").contains("missing: "));
+}
+
+#[test]
+fn does_not_trust_lengths() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = record(folder.path(), &snapshots(2));
+    let bytes = fs::read(&path).expect("a file");
+    let first = MAGIC.len();
+    for at in [first, first + HEAD - 4] {
+        let mut damaged = bytes.clone();
+        damaged[at..at + 4].fill(0xff);
+        fs::write(&path, damaged).expect("a file");
+        read_all(&path).expect_err("its first frame is damaged");
+    }
+    // Right checksums do not make wrong contents right.
+    for body in [&[0xff; 9][..], &[0, 0, 0xff, 0xff, 0xff, 0x7f], &[0xff, 0xff, 0xff, 0xff, 0x0f, 1]] {
+        Unpacker::default().unpack(body, true).expect_err("too short");
+    }
+    // A shape and a string that are used again and again do not make a text without bound.
+    let mut body = vec![1, 0xff, 0x7f];
+    body.extend([b'x'; 0x3fff]);
+    body.extend([2, 1, 4, 1, 3]);
+    let rows = 100_000_u32;
+    body.extend([(rows & 0x7f) as u8 | 0x80, (rows >> 7 & 0x7f) as u8 | 0x80, (rows >> 14) as u8, 0]);
+    body.extend(vec![1; rows as usize - 1]);
+    body.extend(vec![0; 2 * rows as usize - 1]);
+    let error = Unpacker::default().unpack(&body, true).expect_err("1.6 GB");
+    assert!(error.starts_with("its text has more than"), "{error}");
+}
+
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<u64>().prop_map(Into::into),
+        (-1_000_000..1_000_000_i64).prop_map(|hundredths| (hundredths as f64 / 100.0).into()),
+        any::<String>().prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+            prop::collection::btree_map(any::<String>(), inner, 0..6)
+                .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn objects() -> impl Strategy<Value = Vec<serde_json::Map<String, serde_json::Value>>> {
+    let object = prop::collection::btree_map("[a-c]|groups", json(), 0..4);
+    prop::collection::vec(object.prop_map(|map| map.into_iter().collect()), 0..6)
+}
+
+proptest! {
+    #[test]
+    fn packs_any_json_with_groups(frames in prop::collection::vec((objects(), json()), 1..5)) {
+        let (mut packer, mut unpacker) = (Packer::default(), Unpacker::default());
+        for (groups, other) in frames {
+            let json = serde_json::json!({"a": other, "groups": groups, "z": {"groups": [1, "\u{1}"]}});
+            let bytes = packer.pack(json.to_string().as_bytes());
+            let text = unpacker.unpack(&bytes, true).expect("what was packed");
+            let read: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+            prop_assert_eq!(value(&text), value(json.to_string().as_bytes()), "{}", read);
+        }
+    }
+
+    #[test]
+    fn unpacks_any_bytes_or_refuses_them(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..4)) {
+        let mut unpacker = Unpacker::default();
+        for bytes in frames {
+            if let Err(error) = unpacker.unpack(&bytes, true) {
+                prop_assert!(!error.is_empty());
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn changed_bodies_are_refused_or_read(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut packer = Packer::default();
+        let bodies = snapshots(5).iter().map(|json| packer.pack(json.as_bytes())).collect::<Vec<_>>();
+        let mut unpacker = Unpacker::default();
+        for mut body in bodies {
+            let at = at.index(body.len());
+            body[at] = byte;
+            match unpacker.unpack(&body, true) {
+                Ok(text) => prop_assert!(text.len() < 1 << 20),
+                Err(error) => { prop_assert!(!error.is_empty()); break }
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_read_up_to_the_damage(at in any::<prop::sample::Index>(), bit in 0..8_u8, is_cut in any::<bool>()) {
+        let folder = tempfile::tempdir().expect("a directory");
+        let snapshots = snapshots(8);
+        let path = record(folder.path(), &snapshots);
+        let mut bytes = fs::read(&path).expect("a file");
+        let at = at.index(bytes.len());
+        if is_cut {
+            bytes.truncate(at);
+        } else {
+            bytes[at] ^= 1 << bit;
+        }
+        fs::write(&path, bytes).expect("a file");
+        match read_all(&path) {
+            Ok(read) => {
+                prop_assert!(read.len() < 8);
+                for (json, expected) in read.iter().zip(&snapshots) {
+                    prop_assert_eq!(value(json), value(expected.as_bytes()));
+                }
+                let note = Recording::open(&path, None).expect("a recording").note;
+                prop_assert!(note.is_some() || is_cut, "a cut between two frames has no note");
+            }
+            Err(error) => prop_assert!(error.contains("a.memrec"), "{}", error),
+        }
+    }
+}

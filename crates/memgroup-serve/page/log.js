@@ -1,0 +1,100 @@
+// Log: the events of the server, newest first, and the waits of now.
+
+import { bytes, clock, count, duration, el, put } from "./text.js";
+
+const KEPT = 300;
+const SHOWN_WAITS = 100;
+// Limits that a group meets within this time are one entry.
+const MERGED_US = 10e6;
+
+const OUTCOMES = { overdue: "it has not died in time", refused: "it refused", panicked: "its hook panicked" };
+const COUNTS = { max: "reached max", high: "above high", low: "below low", oom: "out of memory", would_refuse: "would be refused", refused: "refused" };
+
+function killText(kill) {
+  const victim = kill.victim + (kill.unit ? ` (${kill.unit})` : "");
+  const why = `; it held ${bytes(kill.usage_bytes)}, and ${kill.full} was full`;
+  if (kill.outcome === "idle") return `${victim} had nothing to stop for ${kill.requester}, and gave back ${bytes(kill.freed_bytes ?? 0)}${why}`;
+  if (kill.took_us !== null) return `${victim} was stopped for ${kill.requester}, ${duration(kill.took_us)}${why}`;
+  if (kill.outcome === null) return `${victim} is being stopped for ${kill.requester}${why}`;
+  return `${victim} was to be stopped for ${kill.requester}; ${OUTCOMES[kill.outcome] ?? kill.outcome}${why}`;
+}
+
+function countsText(data) {
+  return Object.entries(COUNTS).filter(([name]) => data[name] > 0).map(([name, text]) => `${text} ${count(data[name])}×`).join(", ");
+}
+
+const TEXTS = {
+  kill: killText,
+  limit: (data) => `${data.group}: ${countsText(data)}; usage ${bytes(data.usage_bytes)} of ${bytes(data.max_bytes)}`,
+  limits_more: (data) => `${count(data.groups)} more groups met limits: ${countsText(data)}`,
+  group_made: (data) => `${data.group} was made`,
+  group_removed: (data) => `${data.group} was removed`,
+  groups_more: (data) => `${count(data.made)} more groups were made, ${count(data.removed)} removed`,
+  gap: (data) => (data.lost === null ? "the server was started anew; events before are not known" : `${count(data.lost)} events were lost`),
+};
+
+const CLASSES = { kill: "kill", limit: "limit", limits_more: "limit", gap: "gap" };
+const SIGNS = { kill: "✕ kill", limit: "▲ limit", gap: "… gap" };
+
+export class Log {
+  constructor(list, spoken) {
+    Object.assign(this, { list, spoken, entries: new Map(), kinds: "limits", boot: "" });
+  }
+
+  show(kinds) {
+    this.kinds = kinds;
+    for (const { item, kind } of this.entries.values()) item.hidden = !this.isShown(kind);
+  }
+
+  isShown(kind) {
+    const name = CLASSES[kind];
+    return this.kinds === "all" || name === "kill" || (this.kinds === "limits" && name !== undefined);
+  }
+
+  add(id, kind, data) {
+    // Kills have events of their own.
+    if (!TEXTS[kind] || (kind === "limit" && countsText(data) === "")) return;
+    const boot = id.split("-")[0];
+    const key = kind === "kill" ? `${boot} ${data.kill}` : kind === "limit" ? "limit " + data.group : id + kind;
+    const known = this.entries.get(key);
+    if (known && (kind === "kill" || data.unix_us - known.since_us < MERGED_US)) {
+      if (kind === "limit") for (const name of Object.keys(COUNTS)) data[name] += known.data[name];
+      known.data = data;
+      return put(known.text, TEXTS[kind](data));
+    }
+    if (known) this.entries.set(key + known.since_us, known);
+    const since_us = data.unix_us ?? Date.now() * 1000;
+    const name = CLASSES[kind] ?? "change";
+    const text = el("span");
+    const item = el("li", { class: name }, el("time", {}, clock(since_us / 1000)), el("b", {}, SIGNS[name] ?? "group"), text);
+    put(text, TEXTS[kind](data));
+    item.hidden = !this.isShown(kind);
+    this.entries.delete(key);
+    this.entries.set(key, { item, kind, data, text, since_us });
+    this.list.prepend(item);
+    if (kind === "kill") put(this.spoken, text.textContent);
+    if (this.entries.size > KEPT) {
+      const [oldest, { item }] = this.entries.entries().next().value;
+      item.remove();
+      this.entries.delete(oldest);
+    }
+  }
+}
+
+const FOR = { charge: "room", throttle: "end of a delay", shrinker: "a shrinker in use", event: "an event", pressure: "a pressure trigger" };
+
+export function drawWaits(box, waits) {
+  const [blocked, watching] = [[], []];
+  for (const wait of waits) (wait.kind === "event" || wait.kind === "pressure" ? watching : blocked).push(wait);
+  const shown = blocked.slice(0, SHOWN_WAITS);
+  const note = [blocked.length === 0 ? "No charge waits." : ""];
+  if (blocked.length > shown.length) note.push(`${count(blocked.length - shown.length)} more wait for less long.`);
+  if (watching.length > 0) note.push(`${count(watching.length)} tasks watch for events or pressure, which is normal.`);
+  const row = (wait) => {
+    const cells = [wait.group, FOR[wait.kind] ?? wait.kind, wait.at, wait.bytes > 0 ? bytes(wait.bytes) : "–", duration(wait.waited_us), duration(wait.left_us)];
+    return el("tr", { title: wait.text }, ...cells.map((text) => el("td", {}, text)));
+  };
+  const heads = ["group", "waits for", "at", "bytes", "since", "at most"].map((text) => el("th", { scope: "col" }, text));
+  const table = shown.length > 0 ? [el("table", {}, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...shown.map(row)))] : [];
+  box.replaceChildren(...table, el("p", { class: "note" }, note.filter(Boolean).join(" ")));
+}

@@ -1,0 +1,273 @@
+//! The page shows the figures of the engine, as text, and asks only its own server.
+
+use std::time::{Duration, Instant};
+
+use memgroup::{Hierarchy, KillAnswer, KillRequest};
+use serde_json::{Value, json};
+
+use crate::fixture::{CONTROL, READ, Shown, hierarchy, serve};
+
+/// The figures of a row of the table, by the columns' titles.
+const ROWS: &str = "Object.fromEntries([...document.querySelectorAll('#table .body .row')].filter(row => !row.hidden).map(row => [row.querySelector('.path').title, \
+    Object.fromEntries([...row.children].map(cell => [cell.className.split(' ')[0], cell.title || cell.textContent]))]))";
+
+fn bytes(value: Option<u64>) -> Value {
+    let Some(value) = value else { return json!("max") };
+    let digits = value.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
+    json!(format!("{} bytes", groups.join(",")))
+}
+
+/// The figures that the page must show, from a snapshot. The server's own group changes all the time, and so does the root.
+fn expected(hierarchy: &Hierarchy) -> Value {
+    let snapshot = hierarchy.root().snapshot();
+    let groups = snapshot.groups.iter().filter(|group| group.path.starts_with("/tenants"));
+    let rows = groups.map(|group| {
+        let limits = &group.limits;
+        let row = json!({
+            "usage": bytes(Some(group.usage_bytes)), "peak": bytes(Some(group.peak_bytes)),
+            "max": bytes(limits.max_bytes), "high": bytes(limits.high_bytes),
+            "low": bytes(limits.low_bytes), "min": bytes(limits.min_bytes), "share": limits.share.to_string(),
+            "refusals": group.refusals.to_string(), "kills": group.events.oom_kill.to_string(),
+            "waits": group.waiters.now.to_string(),
+        });
+        (group.path.clone(), row)
+    });
+    Value::Object(rows.collect())
+}
+
+/// Waits until the page shows the engine's figures.
+fn until_shown(shown: &Shown, hierarchy: &Hierarchy) {
+    loop {
+        let (mut rows, expected) = (shown.browser.get(ROWS), expected(hierarchy));
+        let rows = rows.as_object_mut().unwrap();
+        rows.retain(|path, _| path.starts_with("/tenants"));
+        rows.values_mut().for_each(|row| {
+            row.as_object_mut().unwrap().retain(|name, _| !matches!(&name[..], "path" | "used" | "pressure"))
+        });
+        if Value::Object(rows.clone()) == expected {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn shows_the_figures_of_the_engine() {
+    let hierarchy = hierarchy();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(100 << 20).unwrap();
+    let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
+    alice.set_max(10_000_000).unwrap();
+    alice.set_low(1 << 20).unwrap();
+    bob.set_high(3 << 30).unwrap();
+    let _alices = alice.try_charge(9_876_543).unwrap();
+    let bobs = bob.try_charge(2048).unwrap();
+    alice.try_charge(1 << 20).unwrap_err();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    until_shown(&shown, &hierarchy);
+    assert_eq!(browser.get(&format!("({ROWS})['/tenants/alice'].used")), "! 98 %");
+    assert_eq!(browser.get(&format!("({ROWS})['/tenants/bob'].used")), "–");
+    let label = |path: &str| {
+        browser.get(&format!("[...document.querySelectorAll('.cell')].find(cell => cell.key === {path:?}).getAttribute('aria-label')"))
+    };
+    assert_eq!(label("/tenants/alice"), "/tenants/alice: 9.42M, ! 98 % of 9.54M");
+    // A change is shown too.
+    drop(bobs);
+    let _more = bob.try_charge(5 << 20).unwrap();
+    tenants.set_share(Some(3)).unwrap();
+    tenants.create("carol").unwrap().set_min(4096).unwrap();
+    until_shown(&shown, &hierarchy);
+
+    shown.choose("/tenants/alice");
+    let events = alice.read_file("memory.events.local").unwrap().trim().replace('\n', " · ");
+    browser.until(&format!("document.querySelector('.events').textContent === {events:?}"));
+    browser.until("document.querySelector('canvas').getAttribute('aria-label').includes('now 9.42M')");
+    assert_eq!(
+        browser.get("document.querySelector('form[aria-label]').hidden"),
+        true,
+        "this client may only read"
+    );
+    assert_eq!(browser.get("sessionStorage.getItem('token')"), READ);
+    assert_eq!(browser.get("location.hash"), "", "the token is out of sight");
+    browser.get("location.reload()");
+    browser.until_live();
+    until_shown(&shown, &hierarchy);
+
+    assert_eq!(browser.console(), [] as [Value; 0]);
+    let origin = shown.origin();
+    let requests = browser.requests();
+    assert!(requests.len() > 10, "{requests:?}");
+    for request in requests {
+        let url = request["url"].as_str().unwrap();
+        assert!(url.starts_with(&origin) || url.starts_with("data:"), "a request to {url}");
+        assert!(!url.contains(READ), "the token is in {url}");
+    }
+}
+
+#[test]
+fn shows_waits_kills_and_limits() {
+    let hierarchy = hierarchy();
+    let tenant = hierarchy.create("/tenant").unwrap();
+    tenant.set_max(8 << 20).unwrap();
+    let (victim, other) = (tenant.create("victim").unwrap(), tenant.create("other").unwrap());
+    let held = victim.try_charge(8 << 20).unwrap();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    let in_log =
+        |text: &str| browser.until(&format!("document.querySelector('#log').textContent.includes({text:?})"));
+    std::thread::scope(|scope| {
+        let waiter =
+            scope.spawn(|| other.charge_until(1 << 20, Instant::now() + Duration::from_secs(3600)).map(drop));
+        browser.until("document.querySelector('#waits td') !== null");
+        let cells = browser
+            .get("[...document.querySelectorAll('#waits td')].slice(0, 4).map(cell => cell.textContent)");
+        assert_eq!(cells, json!(["/tenant/other", "room", "/tenant", "1M"]));
+        drop(held);
+        waiter.join().unwrap().unwrap();
+    });
+    browser.until("document.querySelector('#waits').textContent === 'No charge waits.'");
+    in_log("/tenant: reached max");
+
+    let held = std::sync::Mutex::new(Some(victim.try_charge(8 << 20).unwrap()));
+    let held = std::sync::Arc::new(held);
+    let stop = std::sync::Arc::clone(&held);
+    let _hook = victim.set_kill_hook(move |_: &KillRequest<'_>| {
+        stop.lock().unwrap().take();
+        KillAnswer::Dying
+    });
+    let _charge = other.try_charge(1 << 20).unwrap();
+    in_log("/tenant/victim was stopped for /tenant/other, ");
+    in_log("it held 8M, and /tenant was full");
+    assert_eq!(browser.get("document.querySelectorAll('#log .kill').length"), 1);
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn shows_names_as_text() {
+    let names = [
+        "<img src=x onerror=document.title='run'>",
+        "<script>document.title='run'<",
+        "\"'&amp;%2e%41 ?#ü\\",
+        "memory.max",
+    ];
+    let hierarchy = hierarchy();
+    let groups = names.map(|name| hierarchy.root().create(name).unwrap());
+    for group in &groups {
+        group.set_max(1 << 20).unwrap();
+    }
+    let _charges = groups.each_ref().map(|group| group.try_charge(1 << 20).unwrap());
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    std::thread::scope(|scope| {
+        let wait = |group: &memgroup::Group| {
+            group.charge_until(4096, Instant::now() + Duration::from_secs(3600)).map(drop)
+        };
+        let waiters = groups.each_ref().map(|group| scope.spawn(move || wait(group)));
+        for (name, group) in names.iter().zip(&groups) {
+            let path = format!("/{name}");
+            for part in ["#table", "#icicle", "#waits", "#log"] {
+                browser.until(&format!("document.querySelector({part:?}).textContent.includes({name:?})"));
+            }
+            shown.choose(&path);
+            browser.until("document.querySelector('.events').textContent.startsWith('low 0')");
+            browser.get(
+                "(document.querySelector('#set-max').focus(), document.querySelector('#set-max').select())",
+            );
+            browser.press("2M");
+            browser.press(crate::browser::key::ENTER);
+            while group.max() != Some(2 << 20) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // Zooms, so that the name is in the path.
+            browser.get("[...document.querySelectorAll('#table .row')].find(row => row.ariaSelected === 'true').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))");
+            assert_eq!(browser.text("#path [aria-current]"), *name);
+            browser.click("#path button");
+        }
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
+    });
+    assert_eq!(browser.get("document.querySelectorAll('img, main script').length"), 0);
+    assert_ne!(browser.get("document.title"), "run");
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn recovers_when_the_server_restarts() {
+    let hierarchy = hierarchy();
+    let tenant = hierarchy.create("/tenants").unwrap();
+    tenant.set_max(4096).unwrap();
+    let Shown { browser, server } = Shown::new(&hierarchy, CONTROL);
+    let events =
+        |text: &str| browser.until(&format!("document.querySelector('#log').textContent.includes({text:?})"));
+    tenant.try_charge(4097).unwrap_err();
+    events("/tenants: reached max 1×");
+    let address = server.address().unwrap();
+    server.stop();
+    browser.until("document.querySelector('#state').textContent.startsWith('Not connected since ')");
+    browser.requests();
+    let more = hierarchy.create("/more").unwrap();
+    more.set_max(4096).unwrap();
+    let server = serve(&hierarchy, address);
+    browser.until_live();
+    events("the server was started anew");
+    more.try_charge(4097).unwrap_err();
+    events("/more: reached max 1×");
+    let texts = browser.text("#log");
+    assert_eq!(texts.matches("/tenants: reached max").count(), 1, "{texts}");
+    let resumed = browser.requests();
+    let ids: Vec<&Value> = resumed
+        .iter()
+        .filter(|request| request["url"].as_str().unwrap().ends_with("/v1/events"))
+        .map(|request| &request["headers"]["Last-Event-ID"])
+        .collect();
+    assert!(ids.iter().all(|id| id.as_str().unwrap().contains('-')), "{ids:?}");
+    let shown = Shown { browser, server };
+    until_shown(&shown, &hierarchy);
+    assert_eq!(shown.browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn a_wrong_token_is_told_and_can_be_mended() {
+    let hierarchy = hierarchy();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    browser.get("sessionStorage.setItem('token', 'another-wrong-token')");
+    browser.until("!document.querySelector('#token-form').hidden");
+    assert!(
+        browser.text("#state").contains("the token is not one of this server"),
+        "{}",
+        browser.text("#state")
+    );
+    browser.get("document.querySelector('#token').focus()");
+    browser.press(CONTROL);
+    browser.press(crate::browser::key::ENTER);
+    browser.until_live();
+    assert_eq!(browser.get("document.querySelector('#token-form').hidden"), true);
+    browser.until("!document.querySelector('form[aria-label]').hidden");
+}
+
+#[test]
+fn fits_small_and_large_windows() {
+    let hierarchy = hierarchy();
+    let mut charges = Vec::new();
+    for tenant in 0..20 {
+        let group = hierarchy
+            .create(&format!("/a-tenant-with-a-long-name-{tenant}-{}", "x".repeat(10 * tenant)))
+            .unwrap();
+        charges.push(group.charge_forced((1 + tenant as u64) << 20).unwrap());
+    }
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    for (width, scheme) in [(360, "light"), (1920, "dark"), (1100, "light")] {
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        browser.command("Emulation.setEmulatedMedia", &media);
+        browser.set_size(width, 900);
+        browser.until(&format!("innerWidth === {width} && document.documentElement.scrollWidth <= {width}"));
+        for section in ["tree", "groups", "group", "waits", "log"] {
+            let edges = browser.get(&format!("(box => [box.left >= 0, box.right <= innerWidth])(document.querySelector('section.{section}').getBoundingClientRect())"));
+            assert_eq!(edges, json!([true, true]), "{section} at {width}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A limit that is set in the page arrives in the engine, and an error is shown beside its field.
+
+use memgroup::Group;
+use serde_json::Value;
+
+use crate::browser::{Browser, key};
+use crate::fixture::{CONTROL, READ, Shown, hierarchy};
+
+/// Types a text into the field of a file and presses Enter there.
+fn write(browser: &Browser, file: &str, text: &str) {
+    browser
+        .get(&format!("(field => (field.focus(), field.select()))(document.querySelector('#set-{file}'))"));
+    browser.press(text);
+    browser.press(key::ENTER);
+}
+
+fn until(is_done: impl Fn() -> bool) {
+    while !is_done() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_limit_arrives_in_the_engine() {
+    let hierarchy = hierarchy();
+    let tenant = hierarchy.get_or_create("/tenants/alice").unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    shown.choose("/tenants/alice");
+    type Read = fn(&Group) -> Option<u64>;
+    let cases: [(&str, &str, Read, Option<u64>); 6] = [
+        ("max", "64M", Group::max, Some(64 << 20)),
+        ("high", "50000000", Group::high, Some(50_000_000)),
+        ("low", "8k", |group| Some(group.low()), Some(8192)),
+        ("min", "4K", |group| Some(group.min()), Some(4096)),
+        ("share", "7", |group| group.share().map(u64::from), Some(7)),
+        ("max", "max", Group::max, None),
+    ];
+    for (file, text, read, expected) in cases {
+        write(browser, file, text);
+        until(|| read(&tenant) == expected);
+        assert_eq!(browser.text(&format!("#error-{file}")), "");
+    }
+    // The button beside the field does the same.
+    browser.get("(field => (field.focus(), field.select()))(document.querySelector('#set-max'))");
+    browser.press("32M");
+    browser.click("button[aria-label='Set memory.max']");
+    until(|| tenant.max() == Some(32 << 20));
+    // A change from elsewhere comes to the field, unless a text is being typed there.
+    tenant.set_max(16 << 20).unwrap();
+    browser.until("document.querySelector('#set-max').value === '16M'");
+    browser.get("(field => (field.focus(), field.select()))(document.querySelector('#set-max'))");
+    browser.press("77");
+    tenant.set_high(1 << 20).unwrap();
+    browser.until("document.querySelector('#set-high').value === '1M'");
+    assert_eq!(browser.get("document.querySelector('#set-max').value"), "77");
+    browser.press(key::ESCAPE);
+    assert_eq!(browser.get("document.querySelector('#set-max').value"), "16M");
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn an_error_is_shown_beside_its_field() {
+    let hierarchy = hierarchy();
+    let tenant = hierarchy.create("/alice").unwrap();
+    tenant.set_max(1 << 20).unwrap();
+    let charge = tenant.try_charge(1 << 20).unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    shown.choose("/alice");
+    let error = |file: &str, part: &str| {
+        browser.until(&format!("document.querySelector('#error-{file}').textContent.includes({part:?})"));
+        assert_eq!(
+            browser.get(&format!("document.querySelector('#set-{file}').getAttribute('aria-invalid')")),
+            "true"
+        );
+    };
+    // The page itself refuses these.
+    for wrong in ["abc", "-1", "1.5M", "5Q", "<b>1</b>"] {
+        write(browser, "max", wrong);
+        error("max", "Write digits with an optional K, M, G or T, or max.");
+    }
+    write(browser, "share", "1025");
+    error("share", "from 0 to 1024");
+    // The engine refuses these.
+    write(browser, "max", "999T");
+    error("max", "failed to write memory.max of group /alice");
+    error("max", "it is more than 256 TiB");
+    assert_eq!((tenant.max(), tenant.share()), (Some(1 << 20), None));
+    // A warning before, and no error after, a limit below usage.
+    browser.get("(field => (field.focus(), field.select()))(document.querySelector('#set-max'))");
+    browser.press("512K");
+    assert_eq!(browser.text("#hint-max"), "below usage: memory is reclaimed, and groups may be stopped");
+    drop(charge);
+    browser.press(key::ENTER);
+    until(|| tenant.max() == Some(512 << 10));
+    browser.until("document.querySelector('#error-max').textContent === '' && !document.querySelector('#set-max').hasAttribute('aria-invalid')");
+    // A group that is gone.
+    shown.choose("/alice");
+    tenant.remove().unwrap();
+    browser.until("document.querySelector('#group dd').textContent.startsWith('removed; ')");
+    assert_eq!(browser.get("document.querySelector('form[aria-label]').checkVisibility()"), false);
+    drop(tenant);
+    browser.until("document.querySelector('#group-title').textContent === 'Group /'");
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn a_client_without_the_right_has_no_form() {
+    let hierarchy = hierarchy();
+    hierarchy.create("/alice").unwrap();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    shown.choose("/alice");
+    assert!(browser.text("#program").ends_with("reading only"));
+    assert_eq!(browser.get("document.querySelector('form[aria-label]').checkVisibility()"), false);
+    // The same page, opened with the other token.
+    shown.open(CONTROL);
+    browser.until("document.querySelector('form[aria-label]').checkVisibility()");
+}
