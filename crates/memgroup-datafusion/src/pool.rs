@@ -83,9 +83,8 @@ impl GroupPool {
         }
     }
 
-    /// Sets the time for which growths of this pool wait in all. Growths that wait at the same time share it.
-    ///
-    /// Only a growth of a consumer that cannot spill waits, after the pool asked other queries to spill.
+    /// Sets the time for which growths of this pool wait in all. Growths that wait at the same time share it. Only a growth of a consumer that cannot
+    /// spill waits, after the pool asked other queries to spill.
     ///
     /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
     /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. Each try runs shrinkers on the thread. The last one, at the end
