@@ -7,7 +7,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool
 use memgroup::{Group, Hierarchy, OwnedGroup};
 use memgroup_datafusion::GroupPool;
 
-/// A [`GroupPool`] that owns its session's group. The group is removed with the pool, so after the last reservation.
+/// A [`GroupPool`] that owns its session's group. Dropping the pool removes the group. The last reservation is gone by then.
 #[derive(Debug)]
 pub struct SessionPool {
     // The order matters: the pool's handle goes before the group's owner.
@@ -26,7 +26,7 @@ impl SessionPool {
         levels.filter_map(|level| level.max()).min().and_then(|bytes| usize::try_from(bytes).ok())
     }
 
-    /// The pool without its group's owner.
+    /// The pool itself.
     pub fn pool(&self) -> &GroupPool {
         &self.pool
     }

@@ -200,7 +200,7 @@ pub struct ConsumerReport {
     pub is_charged: bool,
     /// Bytes that it holds.
     pub held: usize,
-    /// The most bytes that it held at one time. Where several threads change it at once, bytes that they give back meanwhile may count, too.
+    /// The most bytes that it held at one time. If several threads change it at once, bytes that they give back meanwhile may count too.
     pub most: usize,
 }
 

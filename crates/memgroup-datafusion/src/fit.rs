@@ -79,8 +79,10 @@ fn rows(each: usize) -> usize {
     (each / (PARTITION / ROWS)).clamp(ROWS_LEAST, ROWS)
 }
 
-/// A configuration for a plan that is made already, and runs so many partitions at a time within `bytes`. It has fewer rows a batch, and its sorts reserve
-/// less for their merges, where those of `config` are more than fits. [`Tenant::begin`](crate::Tenant::begin) does more, before a plan is made.
+/// Fits `config` to a plan that is made already, and runs so many `partitions` at a time within `bytes`.
+///
+/// The result has fewer rows a batch, and its sorts reserve fewer bytes for their merges, where `config` has more than fits.
+/// [`Tenant::begin`](crate::Tenant::begin) does more, before a plan is made.
 ///
 /// ```
 /// use datafusion::prelude::SessionConfig;

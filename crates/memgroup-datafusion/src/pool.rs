@@ -25,8 +25,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
 /// # Concurrency
-/// A growth or shrinkage is the engine's charge or uncharge, and an addition to the consumer's own figures. It takes no lock. Unless it waits it runs
-/// no foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit, or above half of a share, also lists the consumers, with a lock.
+/// A growth is the engine's charge, and a shrinkage its uncharge; each also changes the consumer's own figures. Neither takes a lock. Unless it waits, a
+/// growth runs no shrinker and no kill hook ([`Effort::Count`]). At a limit, or above half of a share, it also lists the consumers, with a lock.
 ///
 /// A growth that a limit refuses asks other queries to spill, those that are furthest above their share first. A consumer that can spill is then
 /// refused, and spills. One that cannot waits for their memory if the pool [may wait](GroupPool::patience).
@@ -83,23 +83,23 @@ impl GroupPool {
         }
     }
 
-    /// The same pool. Its growths may wait so long in all: those of consumers that cannot spill, once other queries were asked to. Growths that wait at the
-    /// same time share this time.
+    /// Sets the time for which growths of this pool wait in all. Growths that wait at the same time share it. Only a growth of a consumer that cannot
+    /// spill waits, after the pool asked other queries to spill.
     ///
     /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
     /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. Each try runs shrinkers on the thread. The last one, at the end
     /// of the patience, also runs kill hooks, as any charge does.
     ///
-    /// Tokio allows that neither within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html) nor on a runtime of one thread within an
-    /// entered one of several, and panics. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once
-    /// for each query. Give no patience there, or where a panic ends the process.
+    /// Tokio panics instead within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html), and on a current-thread runtime that is entered
+    /// within a multi-threaded one. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once for
+    /// each query. Set no patience there, or where a panic ends the process.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> GroupPool {
         self.patience = patience;
         self
     }
 
-    /// The same pool. Consumers of this name are listed, and their bytes are not charged: other consumers reserve the same ones.
+    /// Lists consumers of this name without charging their bytes, because other consumers reserve the same bytes.
     ///
     /// With DataFusion's feature `arrow_buffer_pool` a program claims Arrow's buffers for a consumer that it names (`ArrowMemoryPool`). The operators
     /// that hold these buffers have reserved them already.
@@ -145,7 +145,7 @@ impl GroupPool {
         &self.member
     }
 
-    /// Growths that the pool refused so far, at any level of the tree and for any reason. A query goes on after most of them: it spills.
+    /// Growths that the pool refused so far, at any level of the tree and for any reason. After most of them the query spills and goes on.
     pub fn refused(&self) -> u64 {
         self.member.refused()
     }

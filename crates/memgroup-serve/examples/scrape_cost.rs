@@ -1,6 +1,6 @@
 //! The cost of a scrape, for the server and for the tenants: `cargo run --release -p memgroup-serve --example scrape_cost -- 10000`.
 //!
-//! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many groups, all of which were charged and counted for
+//! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many groups. Charges and statistics of each group changed
 //!    since the answer before.
 //! 2. How long another thread waits for the lock of the tree, with ten scrapes a second and without. Time in which the system had no CPU for the
 //!    thread is taken off. Where the system stops the server with the lock held, the wait counts.
