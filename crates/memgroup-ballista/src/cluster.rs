@@ -25,7 +25,7 @@ pub enum Answer {
 /// One executor of a [`ClusterUsage`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executor {
-    /// Whether its figures are those of now, or the last ones before it was lost.
+    /// Whether the executor answered. If it did not, its figures are those of its last answer.
     pub answer: Answer,
     /// The figures.
     pub usage: ExecutorUsage,

@@ -16,14 +16,14 @@ use crate::flight;
 use crate::options::with_tenant_options;
 use crate::tenants::Tenants;
 
-/// The same executor, with tasks that charge the groups of their sessions' tenants. Its Arrow Flight service tells the tenants' figures.
+/// Settings of an executor with tasks that charge the groups of their sessions' tenants. Its Arrow Flight service tells the tenants' figures.
 ///
-/// Each task fits the memory that its session can hold when it begins: it has fewer rows a batch, and its sorts reserve less for their merges, than its
-/// configuration says.
+/// Each task is fitted to the least limit of its session's group and those above. It has fewer rows a batch than its configuration says, and its sorts
+/// reserve fewer bytes for their merges.
 ///
-/// An own producer of runtimes or of configurations, and an own engine, in `config` are kept: this one goes around them. [`ExecutorProcessConfig::memory_pool_size`] becomes
-/// `Some(0)`, because Ballista replaces the pool of any runtime for another value. An own Arrow Flight service is kept as it is, and then the figures
-/// are not told.
+/// If `config` has a producer of runtimes or of configurations, or an engine, the result wraps it. [`ExecutorProcessConfig::memory_pool_size`] becomes
+/// `Some(0)`: for any other value Ballista replaces the pool of each runtime. If `config` has an Arrow Flight service, it is kept as it is, and the
+/// figures are not told.
 #[must_use]
 pub fn tenant_executor(tenants: &Tenants, config: ExecutorProcessConfig) -> ExecutorProcessConfig {
     let work_dir = config.work_dir.clone();
@@ -69,7 +69,7 @@ fn own_engine(client_ttl: u64) -> DefaultExecutionEngine {
     }
 }
 
-/// The same scheduler, which hands the tenant of each session on to the executors.
+/// Settings of a scheduler that hands the tenant of each session on to the executors.
 #[must_use]
 pub fn tenant_scheduler(config: SchedulerConfig) -> SchedulerConfig {
     SchedulerConfig {

@@ -3,6 +3,7 @@
 //! The scheduler makes a plan, and cannot know the memory of an executor's groups. Its partitions and joins are fixed when a task arrives. Operators read the
 //! rows of a batch and the reservations of sorts from the task's configuration when they begin, so the executor fits those.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,13 +12,17 @@ use ballista_core::serde::protobuf::{
     RuntimeStatsReport, ShuffleWritePartition, TaskColumnStats, WindowStateReport,
 };
 use ballista_executor::execution_engine::{ExecutionEngine, QueryStageExecutor};
+use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use memgroup_datafusion::fit_config;
+
+use crate::session_pool::SessionPool;
 
 /// An engine with tasks that fit their memory.
 pub(crate) struct FittingEngine {
@@ -37,11 +42,18 @@ impl ExecutionEngine for FittingEngine {
         work_dir: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
-        let ids = global_output_partition_ids;
+        let (ids, keeps_rows) = (global_output_partition_ids, reads_views(&plan)?);
         let stage =
             self.inner.create_query_stage_exec(job_id, stage_id, task_id, ids, plan, work_dir, config)?;
-        Ok(Arc::new(FittedStage { stage, partitions: self.partitions }))
+        Ok(Arc::new(FittedStage { stage, partitions: self.partitions, keeps_rows }))
     }
+}
+
+/// Whether a plan reads texts or bytes as views from files. The views of a batch keep whole pages of a file, which count for each batch. So fewer rows need
+/// as much memory.
+fn reads_views(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let is_view = |field: &FieldRef| matches!(field.data_type(), DataType::Utf8View | DataType::BinaryView);
+    plan.exists(|node| Ok(node.is::<DataSourceExec>() && node.schema().fields().iter().any(is_view)))
 }
 
 /// A stage with tasks that fit.
@@ -49,23 +61,30 @@ impl ExecutionEngine for FittingEngine {
 struct FittedStage {
     stage: Arc<dyn QueryStageExecutor>,
     partitions: usize,
+    keeps_rows: bool,
 }
 
-/// The same context. Its configuration fits the bytes that the session can hold now.
-fn fitted(context: Arc<TaskContext>, partitions: usize) -> Arc<TaskContext> {
-    let MemoryLimit::Finite(bytes) = context.memory_pool().memory_limit() else {
-        return context;
-    };
-    Arc::new(TaskContext::new(
-        context.task_id(),
-        context.session_id(),
-        fit_config(context.session_config().clone(), bytes, partitions),
-        context.scalar_functions().clone(),
-        context.higher_order_functions().clone(),
-        context.aggregate_functions().clone(),
-        context.window_functions().clone(),
-        context.runtime_env(),
-    ))
+impl FittedStage {
+    /// The same context. Its configuration fits the limits of the session.
+    fn fitted(&self, context: Arc<TaskContext>) -> Arc<TaskContext> {
+        let pool: &dyn Any = &**context.memory_pool();
+        let Some(bytes) = pool.downcast_ref().and_then(SessionPool::limit) else {
+            return context;
+        };
+        let config = context.session_config();
+        let rows = config.batch_size();
+        let fitted = fit_config(config.clone(), bytes, self.partitions);
+        Arc::new(TaskContext::new(
+            context.task_id(),
+            context.session_id(),
+            if self.keeps_rows { fitted.with_batch_size(rows) } else { fitted },
+            context.scalar_functions().clone(),
+            context.higher_order_functions().clone(),
+            context.aggregate_functions().clone(),
+            context.window_functions().clone(),
+            context.runtime_env(),
+        ))
+    }
 }
 
 #[tonic::async_trait]
@@ -75,7 +94,7 @@ impl QueryStageExecutor for FittedStage {
         task_id: usize,
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
-        self.stage.execute_query_stage(task_id, fitted(context, self.partitions)).await
+        self.stage.execute_query_stage(task_id, self.fitted(context)).await
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {

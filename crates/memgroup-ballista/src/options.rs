@@ -78,7 +78,7 @@ impl ConfigExtension for TenantOptions {
     const PREFIX: &'static str = "memgroup";
 }
 
-/// A producer of configurations that know the tenant, around that of a scheduler or an executor; around Ballista's own for `None`.
+/// Wraps the producer of configurations of a scheduler or an executor, so that they know the tenant's key. `None` stands for Ballista's own.
 pub fn with_tenant_options(producer: Option<ConfigProducer>) -> ConfigProducer {
     let producer = producer.unwrap_or_else(|| Arc::new(default_config_producer));
     Arc::new(move || producer().with_option_extension(TenantOptions::default()))

@@ -4,10 +4,10 @@ use std::fmt;
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
-use memgroup::{Hierarchy, OwnedGroup};
+use memgroup::{Group, Hierarchy, OwnedGroup};
 use memgroup_datafusion::GroupPool;
 
-/// A [`GroupPool`] that owns its session's group. The group is removed with the pool, so after the last reservation.
+/// A [`GroupPool`] that owns its session's group. Dropping the pool removes the group. The last reservation is gone by then.
 #[derive(Debug)]
 pub struct SessionPool {
     // The order matters: the pool's handle goes before the group's owner.
@@ -20,7 +20,13 @@ impl SessionPool {
         SessionPool { pool: GroupPool::new(hierarchy, &group), _group: group }
     }
 
-    /// The pool without its group's owner.
+    /// The least limit of its group and those above, in bytes; `None` where none has one.
+    pub(crate) fn limit(&self) -> Option<usize> {
+        let levels = std::iter::successors(Some(self.pool.group().clone()), Group::parent);
+        levels.filter_map(|level| level.max()).min().and_then(|bytes| usize::try_from(bytes).ok())
+    }
+
+    /// The pool itself.
     pub fn pool(&self) -> &GroupPool {
         &self.pool
     }

@@ -64,7 +64,7 @@ impl Tenants {
         Ok(Tenants { hierarchy: hierarchy.clone(), parent, default: None, sessions: Arc::default() })
     }
 
-    /// The same tenants. A session that names no tenant is one of `tenant`. One with an unknown tenant still fails.
+    /// Sets the tenant of sessions that name none. A session that names an unknown tenant still fails.
     ///
     /// # Errors
     /// The tree has no group for this tenant.
@@ -118,7 +118,7 @@ impl Tenants {
         Ok(Arc::new(SessionPool::new(&self.hierarchy, group)))
     }
 
-    /// The producer of an executor's runtimes: each is that of `base` with a pool of its session's tenant.
+    /// Returns a producer of runtimes. Each runtime is that of `base`, with a pool of its session's tenant.
     pub fn runtimes(&self, base: RuntimeProducer) -> RuntimeProducer {
         let tenants = self.clone();
         Arc::new(move |config: &SessionConfig| -> Result<Arc<RuntimeEnv>> {

@@ -3,15 +3,11 @@
 use std::sync::Arc;
 
 use ballista_core::RuntimeProducer;
-use ballista_core::execution_plans::ShuffleWriterExec;
-use ballista_executor::execution_engine::{DefaultExecutionEngine, ExecutionEngine};
-use ballista_executor::executor_process::ExecutorProcessConfig;
-use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::SessionConfig;
 use memgroup::{Config, Hierarchy};
-use memgroup_ballista::{ExecutorUsage, TenantError, TenantOptions, Tenants, read_tree, tenant_executor};
+use memgroup_ballista::{ExecutorUsage, TenantError, TenantOptions, Tenants, read_tree};
 
 const TOML: &str = "['/tenants'.groups.alice]\nmax = '1M'\n['/tenants'.groups.guest]\nmax = '64K'\n";
 
@@ -109,40 +105,4 @@ fn reads_the_same_tree_from_toml_and_json() {
     assert!(error.contains("none.toml"), "{error}");
     let error = Tenants::new(&hierarchy(), &memgroup::TreeSpec::default()).err().unwrap().to_string();
     assert!(error.contains("no /tenants"), "{error}");
-}
-
-const SORT: &str =
-    "select value, 'text ' || value as t from generate_series(1, 400000) order by value % 1000, t";
-
-/// Runs a sort on four partitions within a limit, as a stage that the scheduler has planned.
-async fn run_sort(max: u64, engine: Arc<dyn ExecutionEngine>) -> Result<()> {
-    let hierarchy = hierarchy();
-    let tenants = tenants(&hierarchy);
-    let dir = tempfile::tempdir().unwrap();
-    let work_dir = dir.path().to_str().unwrap();
-    hierarchy.lookup("/tenants/alice").unwrap().set_max(max).unwrap();
-    let config = session("alice").with_target_partitions(4);
-    let runtime = tenants.runtimes(base())(&config).unwrap();
-    let plan =
-        SessionContext::new_with_config(config.clone()).sql(SORT).await?.create_physical_plan().await?;
-    let plan = ShuffleWriterExec::try_new("job".into(), 1, plan, work_dir.to_owned())?;
-    let stage =
-        engine.create_query_stage_exec("job".into(), 1, 1, vec![0], Arc::new(plan), work_dir, &config)?;
-    let context = SessionContext::new_with_config_rt(config, runtime).task_ctx();
-    let written = stage.execute_query_stage(1, context).await?;
-    assert_eq!(written.iter().map(|part| part.num_rows).sum::<u64>(), 400_000);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_fits_the_memory_of_its_session() {
-    let hierarchy = hierarchy();
-    for mib in [4, 16, 32] {
-        let own = run_sort(mib << 20, Arc::new(DefaultExecutionEngine::new())).await;
-        let error = own.unwrap_err().to_string();
-        assert!(error.contains("Resources exhausted"), "{error}");
-        let config = ExecutorProcessConfig { vcores: 4, ..Default::default() };
-        let fitting = tenant_executor(&tenants(&hierarchy), config).override_execution_engine.unwrap();
-        run_sort(mib << 20, fitting).await.unwrap();
-    }
 }

@@ -12,8 +12,8 @@
 use std::fmt;
 use std::hint::black_box;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
@@ -68,6 +68,9 @@ enum Row {
 
 /// A consumer that holds some bytes, which `others` threads grew first, and a pair of its reservation.
 fn consumer(pool: &Arc<dyn MemoryPool>, can_spill: bool, others: usize) -> impl Fn() + use<> {
+    // One consumer at a time: the threads that grow it first have numbers in a row, and so all of its counts.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().expect("no thread panics with it");
     let reservation = MemoryConsumer::new("consumer").with_can_spill(can_spill).register(pool);
     for _ in 0..others {
         thread::scope(|scope| _ = scope.spawn(|| reservation.grow(BYTES)));

@@ -29,7 +29,7 @@ const SEGMENTS: usize = 23;
 /// In the id of a place: the consumer's bytes are not charged, because other consumers reserve the same ones.
 const UNCHARGED: usize = 1 << (usize::BITS - 1);
 
-/// Threads that count bytes of a consumer by stores.
+/// Threads that count bytes of a consumer by stores: one of each remainder of their numbers.
 const COUNTING: usize = 4;
 
 /// The bytes that one thread added to a consumer, less those that it took, modulo 2^64.
@@ -140,6 +140,12 @@ impl Place {
         self.id.load(Ordering::Relaxed) & UNCHARGED != 0
     }
 
+    /// Whether the consumer was asked to spill, and was not told yet.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
+    }
+
     /// The bytes that the consumer held when it was asked to spill. It is told once.
     pub(crate) fn take_ask(&self) -> Option<usize> {
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
@@ -194,7 +200,7 @@ pub struct ConsumerReport {
     pub is_charged: bool,
     /// Bytes that it holds.
     pub held: usize,
-    /// The most bytes that it held at one time. Where several threads change it at once, bytes that they give back meanwhile may count, too.
+    /// The most bytes that it held at one time. If several threads change it at once, bytes that they give back meanwhile may count too.
     pub most: usize,
 }
 

@@ -76,11 +76,13 @@ impl Fit {
 
 /// The rows of a batch for partitions with so many bytes each.
 fn rows(each: usize) -> usize {
-    (ROWS as u64 * each as u64 / PARTITION as u64).clamp(ROWS_LEAST as u64, ROWS as u64) as usize
+    (each / (PARTITION / ROWS)).clamp(ROWS_LEAST, ROWS)
 }
 
-/// A configuration for a plan that is made already, and runs so many partitions at a time within `bytes`. It has fewer rows a batch, and its sorts reserve
-/// less for their merges, where those of `config` are more than fits. [`Tenant::begin`](crate::Tenant::begin) does more, before a plan is made.
+/// Fits `config` to a plan that is made already, and runs so many `partitions` at a time within `bytes`.
+///
+/// The result has fewer rows a batch, and its sorts reserve fewer bytes for their merges, where `config` has more than fits.
+/// [`Tenant::begin`](crate::Tenant::begin) does more, before a plan is made.
 ///
 /// ```
 /// use datafusion::prelude::SessionConfig;
@@ -147,7 +149,9 @@ mod tests {
         let reserved = fitted.options().execution.sort_spill_reservation_bytes;
         assert_eq!((fitted.batch_size(), fitted.target_partitions(), reserved), (1024, 200, 512 << 10));
         assert!(fitted.options().optimizer.prefer_hash_join);
-        let roomy = fit_config(SessionConfig::new(), 8 << 30, 0);
-        assert_eq!(roomy.batch_size(), SessionConfig::new().batch_size());
+        for roomy in [8 << 30, 1 << 51, usize::MAX] {
+            let roomy = fit_config(SessionConfig::new(), roomy, 0);
+            assert_eq!(roomy.batch_size(), SessionConfig::new().batch_size());
+        }
     }
 }

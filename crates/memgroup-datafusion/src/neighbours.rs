@@ -63,7 +63,8 @@ impl Level {
         let level = |above| Arc::new(Level { group: group.clone(), above, below: Mutex::default() });
         let Some(parent) = group.parent() else {
             let mut roots = lock(&ROOTS);
-            let known = roots.iter().find(|(root, _)| root == group).and_then(|(_, known)| known.upgrade());
+            // An entry before may be of a level that is being dropped.
+            let known = roots.iter().filter(|(root, _)| root == group).find_map(|(_, known)| known.upgrade());
             return known.unwrap_or_else(|| {
                 let new = level(None);
                 roots.push((group.clone(), Arc::downgrade(&new)));
@@ -114,6 +115,8 @@ struct Ask {
     held: PeakReader,
     /// A consumer has given way for it.
     is_answered: AtomicBool,
+    /// It waits for the memory. Bytes that its query holds meanwhile are those of other growths.
+    is_waiting: AtomicBool,
 }
 
 impl Ask {
@@ -122,7 +125,19 @@ impl Ask {
     }
 
     fn is_needed(&self) -> bool {
-        self.full.headroom() < self.bytes && !self.is_used()
+        // ORDERING: Relaxed; a hint by itself.
+        let is_waiting = self.is_waiting.load(Ordering::Relaxed);
+        self.full.headroom() < self.bytes && (is_waiting || !self.is_used())
+    }
+}
+
+/// Keeps an ask until its growth ends, also where a later ask of the query takes its place.
+pub(crate) struct Asked(Arc<Ask>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed; a hint by itself.
+        self.0.is_waiting.store(false, Ordering::Relaxed);
     }
 }
 
@@ -153,7 +168,7 @@ impl Asking {
 pub(crate) struct Member {
     level: Arc<Level>,
     pub(crate) consumers: Consumers,
-    /// Bytes up to which a consumer that can spill grows without a look at the others: half a share, as it was at the last look.
+    /// Bytes up to which a consumer that can spill, and was not asked, looks at no others: half a share at the last look.
     pub(crate) line: AtomicUsize,
     /// Growths that were refused, at any level and for any reason.
     refused: AtomicU64,
@@ -197,34 +212,39 @@ impl Member {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Asks other queries to spill for a growth of this one that `error` refused. With it the query would hold `goal` bytes. Returns whether one was
-    /// asked: not where this query is to give way itself, or made others spill for nothing before.
-    pub(crate) fn ask_others(self: &Arc<Member>, error: &ChargeError, goal: u64, may_wait: bool) -> bool {
+    /// Asks other queries to spill for a growth of this one that `error` refused. With it the query would hold `goal` bytes. Returns `None` if none was
+    /// asked: where this query is to give way itself, or made others spill for nothing before.
+    pub(crate) fn ask_others(
+        self: &Arc<Member>,
+        error: &ChargeError,
+        goal: u64,
+        may_wait: bool,
+    ) -> Option<Asked> {
         let mut levels = std::iter::successors(Some(&self.level), |level| level.above.as_ref());
-        let Some(full) = levels.find(|level| level.group.id() == error.group()) else {
-            return false;
-        };
+        let full = levels.find(|level| level.group.id() == error.group())?;
         let mut asking = lock(&self.asking);
         if !asking.may_ask() && !may_wait {
-            return false;
+            return None;
         }
-        let room = error.max().map_or(0, |max| max.saturating_sub(error.usage()));
+        let taken = error.usage().saturating_add(error.reserved());
+        let room = error.max().map_or(0, |max| max.saturating_sub(taken));
         let mut search = Search { named: error.held_by(), asker: self, found: Vec::new() };
         let missing = error.asked().saturating_sub(room);
         // A growth that cannot be helped makes no query spill.
         let found = search.find(full, &full.group, missing);
         if found != ControlFlow::Continue(0) || search.found.is_empty() {
-            return false;
+            return None;
         }
         let mut held = self.level.group.peak_reader();
         held.reset();
-        let (full, bytes, is_answered) = (full.group.clone(), error.asked(), AtomicBool::new(false));
-        let ask = Arc::new(Ask { full, bytes, goal, held, is_answered });
+        let (full, bytes) = (full.group.clone(), error.asked());
+        let (is_answered, is_waiting) = (AtomicBool::new(false), AtomicBool::new(may_wait));
+        let ask = Arc::new(Ask { full, bytes, goal, held, is_answered, is_waiting });
         for (query, bytes) in search.found {
             query.be_asked(&ask, bytes);
         }
-        asking.last = Some(ask);
-        true
+        asking.last = Some(Arc::clone(&ask));
+        Some(Asked(ask))
     }
 
     fn be_asked(&self, ask: &Arc<Ask>, bytes: u64) {
@@ -233,7 +253,6 @@ impl Member {
         asked.push(Arc::downgrade(ask));
         drop(asked);
         self.consumers.ask(usize::try_from(bytes).unwrap_or(usize::MAX));
-        self.look_again();
     }
 
     /// Whether a consumer is to spill for another query. It is told once.
@@ -331,14 +350,26 @@ impl Search<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Weak};
 
     use memgroup::{Config, Group, Hierarchy};
 
-    use super::{Member, ROOTS, lock};
+    use super::{Level, Member, ROOTS, lock};
 
     fn is_listed(root: &Group) -> bool {
         lock(&ROOTS).iter().any(|(listed, _)| listed == root)
+    }
+
+    #[test]
+    fn a_level_that_is_being_dropped_hides_no_other_one() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let root = hierarchy.lookup("/").unwrap();
+        // The entry that a level leaves until its drop has the lock.
+        lock(&ROOTS).push((root.clone(), Weak::new()));
+        let (first, second) = (Level::of(&root), Level::of(&root));
+        assert!(Arc::ptr_eq(&first, &second));
+        drop((first, second));
+        assert!(!is_listed(&root));
     }
 
     #[test]

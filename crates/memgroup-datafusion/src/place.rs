@@ -102,7 +102,7 @@ pub struct GroupTracer {
 }
 
 impl GroupTracer {
-    /// A tracer that does nothing else.
+    /// A tracer around no other one.
     pub const fn new() -> GroupTracer {
         GroupTracer { inner: None }
     }
@@ -115,7 +115,7 @@ impl GroupTracer {
     /// Makes it the process's tracer.
     ///
     /// # Errors
-    /// The process has one. Then that one is to call this one: it is a [`JoinSetTracer`].
+    /// The process has a tracer already. Have that one call this one, which is a [`JoinSetTracer`].
     pub fn install(&'static self) -> Result<(), JoinSetTracerError> {
         set_join_set_tracer(self)
     }

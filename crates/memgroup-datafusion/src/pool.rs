@@ -25,8 +25,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
 /// # Concurrency
-/// A growth or shrinkage is the engine's charge or uncharge, and an addition to the consumer's own figures. It takes no lock and runs no
-/// foreign code: no shrinker, no kill hook ([`Effort::Count`]). A growth at a limit also lists the consumers, with a lock.
+/// A growth is the engine's charge, and a shrinkage its uncharge; each also changes the consumer's own figures. Neither takes a lock. Unless it waits, a
+/// growth runs no shrinker and no kill hook ([`Effort::Count`]). At a limit, or above half of a share, it also lists the consumers, with a lock.
 ///
 /// A growth that a limit refuses asks other queries to spill, those that are furthest above their share first. A consumer that can spill is then
 /// refused, and spills. One that cannot waits for their memory if the pool [may wait](GroupPool::patience).
@@ -83,23 +83,23 @@ impl GroupPool {
         }
     }
 
-    /// The same pool. Its growths may wait so long in all: those of consumers that cannot spill, once other queries were asked to. Growths that wait at the
-    /// same time share this time.
+    /// Sets the time for which growths of this pool wait in all. Growths that wait at the same time share it. Only a growth of a consumer that cannot
+    /// spill waits, after the pool asked other queries to spill.
     ///
     /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
-    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. At the end of its patience shrinkers and kill
-    /// hooks run on the thread, as for any charge.
+    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. Each try runs shrinkers on the thread. The last one, at the end
+    /// of the patience, also runs kill hooks, as any charge does.
     ///
-    /// Tokio allows that neither within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html) nor on a runtime of one thread within an
-    /// entered one of several, and panics. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once
-    /// for each query. Give no patience there, or where a panic ends the process.
+    /// Tokio panics instead within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html), and on a current-thread runtime that is entered
+    /// within a multi-threaded one. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once for
+    /// each query. Set no patience there, or where a panic ends the process.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> GroupPool {
         self.patience = patience;
         self
     }
 
-    /// The same pool. Consumers of this name are listed, and their bytes are not charged: other consumers reserve the same ones.
+    /// Lists consumers of this name without charging their bytes, because other consumers reserve the same bytes.
     ///
     /// With DataFusion's feature `arrow_buffer_pool` a program claims Arrow's buffers for a consumer that it names (`ArrowMemoryPool`). The operators
     /// that hold these buffers have reserved them already.
@@ -145,7 +145,7 @@ impl GroupPool {
         &self.member
     }
 
-    /// Growths that the pool refused so far, at any level of the tree and for any reason. A query goes on after most of them: it spills.
+    /// Growths that the pool refused so far, at any level of the tree and for any reason. After most of them the query spills and goes on.
     pub fn refused(&self) -> u64 {
         self.member.refused()
     }
@@ -188,7 +188,7 @@ impl GroupPool {
     fn spills(&self, place: &Place, additional: usize) -> bool {
         let held = place.held();
         let after = held.saturating_add(additional);
-        if held <= additional || !self.is_above_line(after) {
+        if held <= additional || !self.looks(place, additional) {
             return false;
         }
         let share = self.share();
@@ -197,11 +197,11 @@ impl GroupPool {
         after > share || self.member.gives_way(place)
     }
 
-    /// Whether a consumer that can spill holds so much that it looks at the others.
+    /// Whether a consumer that can spill looks at the others: it would hold much, or was asked to spill.
     #[inline]
-    fn is_above_line(&self, held: usize) -> bool {
+    fn looks(&self, place: &Place, additional: usize) -> bool {
         // ORDERING: Relaxed; a hint by itself.
-        held > self.member.line.load(Ordering::Relaxed)
+        place.held().saturating_add(additional) > self.member.line.load(Ordering::Relaxed) || place.is_asked()
     }
 
     /// Whether a growth is one charge: no bytes were admitted, and allocations have no limit of their own.
@@ -296,8 +296,8 @@ impl GroupPool {
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
         let may_wait = !can_spill && self.may_wait();
         let goal = self.reserved().saturating_add(additional);
-        let has_asked = self.member.ask_others(error, goal as u64, may_wait);
-        let charge = if has_asked && may_wait { self.wait(missing) } else { None };
+        let asked = self.member.ask_others(error, goal as u64, may_wait);
+        let charge = if asked.is_some() && may_wait { self.wait(missing) } else { None };
         charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
     }
 
@@ -436,10 +436,12 @@ impl MemoryPool for GroupPool {
             return;
         }
         let missing = additional - self.take_admitted(additional);
-        match self.group.charge_forced(missing as u64) {
-            Ok(charge) => self.keep(place, Some(charge), additional),
-            Err(error) => panic!("failed to {error}"),
-        }
+        let charge = self.group.charge_forced(missing as u64).unwrap_or_else(|error| {
+            // ORDERING: Relaxed; as in `admit`.
+            self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
+            panic!("failed to {error}")
+        });
+        self.keep(place, Some(charge), additional);
     }
 
     #[inline]
@@ -458,7 +460,7 @@ impl MemoryPool for GroupPool {
         let consumer = reservation.consumer();
         if let Some(counted) = self.member.consumers.counted(consumer.id())
             && self.is_plain()
-            && !(consumer.can_spill() && self.is_above_line(counted.place.held().saturating_add(additional)))
+            && !(consumer.can_spill() && self.looks(counted.place, additional))
         {
             return match self.group.try_charge_by(additional as u64, Effort::Count) {
                 Ok(charge) => {

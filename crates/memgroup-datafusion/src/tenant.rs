@@ -61,19 +61,19 @@ impl Tenant {
         }
     }
 
-    /// The same tenant. Its queries spill as `disk` says, and do not if that is disabled.
+    /// Sets the place where queries of this tenant spill. They do not spill if `disk` is disabled.
     #[must_use]
     pub fn spill_to(self, disk: DiskManagerBuilder) -> Tenant {
         Tenant { disk, ..self }
     }
 
-    /// The same tenant. The growths of each of its queries may wait so long in all ([`GroupPool::patience`]); a second by default.
+    /// Sets the time for which growths of each query wait in all ([`GroupPool::patience`]); one second by default.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Tenant {
         Tenant { patience, ..self }
     }
 
-    /// The same tenant, with all that its queries allocate charged to groups below `group`, one for each query.
+    /// Charges all that the tenant's queries allocate to groups below `group`, one for each query.
     ///
     /// It needs the global allocator of `memgroup-alloc`, and [`GroupTracer`](crate::GroupTracer) for DataFusion's tasks. The groups are of
     /// another hierarchy than the tenant's, so that no byte counts twice in one tree. Both may have limits. A growth that has no room in
@@ -110,10 +110,10 @@ impl Tenant {
         self.query(group, None)
     }
 
-    /// Begins a query once there is room for `bytes` of it: it waits in line with the tenants' other queries, and blocks no thread. The query has
+    /// Begins a query once there is room for `bytes` of it. It waits in line with other queries, and blocks no thread. The query has
     /// these bytes for itself.
     ///
-    /// Caches are shrunk for it by the hierarchy's [reclaimer](memgroup::Hierarchy::reclaimer), which has to run.
+    /// The hierarchy's [reclaimer](memgroup::Hierarchy::reclaimer) shrinks caches for it. The program has to run one.
     ///
     /// # Errors
     /// As [`begin`](Tenant::begin). [`DataFusionError::ResourcesExhausted`] if there is no room at the deadline, or no reclaimer runs, or
@@ -286,8 +286,10 @@ impl Query {
         }
     }
 
-    /// Runs SQL and returns all of its rows. Where memory runs out it is begun anew, with half the memory for each partition in mind, until a plan
-    /// cannot be smaller. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
+    /// Runs SQL and returns all of its rows.
+    ///
+    /// Where memory runs out, the query begins anew with a plan for half the memory, until a plan cannot be smaller. A statement that writes
+    /// (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
     /// As [`run`](Query::run); a query that is stopped is not begun anew.
@@ -328,8 +330,8 @@ impl Query {
         }
     }
 
-    /// Ends the query: removes its group, and returns its figures. DataFusion's tasks end by themselves, and the bytes that they still hold stay
-    /// charged to the tenant until then.
+    /// Ends the query: removes its group, and returns its figures. DataFusion's tasks end by themselves later. Until then the bytes that they
+    /// hold stay charged to the tenant.
     pub fn end(self) -> EndedQuery {
         let spilled_bytes = self.figures.spilled();
         let refused_growths = self.pool.refused();

@@ -1,5 +1,5 @@
-//! The cost of a read of `memory.current` through the mount, beside a read of a file of the kernel's own cgroups, and beside a byte that a thread
-//! sends back.
+//! The cost of a read of `memory.current` through the mount. Beside it: a read of a file of the kernel's own cgroups, and a byte that a thread sends
+//! back.
 //!
 //! ```text
 //! cargo run --release -p memgroup-fuse --example read_cost

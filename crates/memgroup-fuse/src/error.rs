@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fuser::Errno;
 use memgroup::{FileProblem, GroupError};
 
-/// A tree that was not mounted, and why. Printed, it completes the phrase "failed to ...".
+/// The path of a tree that was not mounted, and the reason. Printed, it completes the phrase "failed to ...".
 #[derive(Debug, thiserror::Error)]
 #[error("mount the tree at {}: {problem}", path.display())]
 #[non_exhaustive]
@@ -18,7 +18,7 @@ pub struct MountError {
     pub problem: MountProblem,
 }
 
-/// Why a tree was not mounted.
+/// The reason why a tree was not mounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountProblem {

@@ -30,19 +30,19 @@ pub struct Options {
 }
 
 impl Options {
-    /// Only processes of the user that mounts see the tree, and it is unmounted in whatever way the program ends.
+    /// The defaults: only processes of the user that mounts see the tree, and a shell unmounts it in whatever way the program ends.
     pub fn new() -> Options {
         Options { allow_other: false, unmount_at_end: true }
     }
 
-    /// Whether processes of other users see the tree. Owners and permissions of the files bound them. For other users than root,
-    /// `/etc/fuse.conf` must have `user_allow_other`.
+    /// Sets whether processes of other users see the tree; `false` by default. Owners and permissions of the files bound them. If a user other than
+    /// root mounts, `/etc/fuse.conf` must have `user_allow_other`.
     pub fn allow_other(self, allow_other: bool) -> Options {
         Options { allow_other, ..self }
     }
 
-    /// Whether a child process, a shell, waits for the end of the program and unmounts then. Without it, a program that ends without dropping its
-    /// [`Mount`] leaves a dead mount behind: after `exit`, a signal or an abort.
+    /// Sets whether a child process, a shell, waits for the end of the program and unmounts then; `true` by default. Without it, a program that ends
+    /// without dropping its [`Mount`] leaves a dead mount behind: after `exit`, a signal or an abort.
     pub fn unmount_at_end(self, unmount_at_end: bool) -> Options {
         Options { unmount_at_end, ..self }
     }
@@ -56,8 +56,8 @@ impl Default for Options {
 
 /// A mounted tree; from [`mount`]. Dropping it unmounts.
 ///
-/// It ends the connection to the kernel first. So it also unmounts while descriptors are open: they answer `ENOTCONN` from then on. If the tree was
-/// unmounted by another program, it does nothing. A write to `memory.reclaim` that is under way goes on; its result is lost.
+/// The drop ends the connection to the kernel first. So it also unmounts while descriptors are open: they answer `ENOTCONN` from then on. If another
+/// program unmounted the tree, the drop does nothing. A write to `memory.reclaim` that is under way goes on; its result is lost.
 #[must_use = "dropping it unmounts the tree"]
 #[derive(Debug)]
 pub struct Mount {
@@ -68,10 +68,10 @@ pub struct Mount {
 
 /// Mounts the tree of groups at a directory.
 ///
-/// The directory must exist; its entries are hidden meanwhile. A dead tree of an ended program is unmounted before. Root mounts by itself. Other users
+/// The directory must exist; the tree hides its entries. A dead tree of an ended program is unmounted before. Root mounts by a system call. Other users
 /// need the program `fusermount3`, and access to `/dev/fuse`. The mount keeps the hierarchy as a handle does.
 ///
-/// It starts three threads, which are in no scope: their memory is charged to no group. The handle is memory of the caller. With
+/// The call starts three threads, which are in no scope: their memory is charged to no group. The returned [`Mount`] is memory of the caller. With
 /// [`Options::unmount_at_end`], it also starts a child process, which a program that waits for all its children sees.
 ///
 /// ```no_run
@@ -88,7 +88,7 @@ pub struct Mount {
 /// ```
 ///
 /// # Errors
-/// There is no such directory, another tree or a dead file system of another kind is mounted there, or the system does not let this user mount.
+/// There is no such directory, or the system does not let this user mount. Or another tree is mounted there, or a dead file system of another kind.
 pub fn mount(hierarchy: &Hierarchy, path: impl AsRef<Path>, options: Options) -> Result<Mount, MountError> {
     let (path, hierarchy) = (path.as_ref(), hierarchy.clone());
     let (ready, began) = channel();
@@ -167,7 +167,7 @@ impl Mount {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Unmounts as the drop does, and tells when that failed.
+    /// Unmounts as the drop does, and returns the error if that fails.
     ///
     /// # Errors
     /// The system refused, or another file system is mounted above the tree. It stays mounted as long as the program runs.

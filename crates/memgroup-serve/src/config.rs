@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::token::Token;
 
-/// The largest group of figures that one answer may need, with some room: 64 MiB.
+/// The default limit of the server's group. It has room for the largest answer.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// Settings of a server: where it listens, which clients may read and control, and its bounds. [`start`](crate::start) takes them.
@@ -39,17 +39,17 @@ pub struct Serve {
     pub(crate) times: Times,
 }
 
-/// How a client may get the right to control. Without any, no client has it.
+/// The way in which clients get the right to control. By default no client has it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Control {
     /// Each client of the Unix socket: processes of the same user, and of root.
     Unix,
-    /// Each client that sends this token, by TCP or the Unix socket. The token is also good for reading.
+    /// Each client that sends this token, by TCP or the Unix socket. The client may then also read.
     Token(Token),
 }
 
-/// How long a client may take. A client that takes longer is cut.
+/// The time that each step of a client may take. The server ends the connection of a client that takes longer.
 ///
 /// ```
 /// use memgroup_serve::{Serve, Times};
@@ -61,15 +61,15 @@ pub enum Control {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// From the first byte of a request to the end of its headers: 5 s.
+    /// From the first byte of a request to the end of its headers; 5 s by default.
     pub head: Duration,
-    /// For the body of a request: 5 s.
+    /// For the body of a request; 5 s by default.
     pub body: Duration,
-    /// Between two requests of a connection: 30 s.
+    /// Between two requests of a connection; 30 s by default.
     pub idle: Duration,
-    /// For a client that reads nothing of an answer, from the moment when no more bytes can be written: 10 s.
+    /// For a client that reads nothing of an answer, from the moment when the server can write no more bytes; 10 s by default.
     pub write: Duration,
-    /// For a whole answer, except `/v1/events`: 60 s.
+    /// For a whole answer, except `/v1/events`; 60 s by default.
     pub answer: Duration,
 }
 
@@ -111,7 +111,7 @@ impl Serve {
 
     /// A server on a Unix socket with mode 0600. Processes of the same user, and of root, may read.
     ///
-    /// The directory must exist. A socket that no server answers any more is replaced.
+    /// The directory must exist. The server replaces a socket at which no server answers any more.
     pub fn unix(path: impl Into<PathBuf>) -> Serve {
         Serve::without_listener().and_unix(path)
     }
@@ -147,14 +147,14 @@ impl Serve {
         self
     }
 
-    /// The token with which clients read by TCP. Without one the server makes a [random](Token::random) one; see
+    /// Sets the token with which clients read by TCP. By default the server makes a [random](Token::random) token; see
     /// [`Server::token`](crate::Server::token).
     pub fn token(mut self, token: Token) -> Serve {
         self.token = Some(token);
         self
     }
 
-    /// Gives some clients the right to write files, to create groups and to remove them. It may be called once for each way.
+    /// Gives some clients the right to write files, to create groups and to remove them. Call it once for each [`Control`].
     pub fn control(mut self, control: Control) -> Serve {
         match control {
             Control::Unix => self.control_unix = true,
@@ -163,60 +163,62 @@ impl Serve {
         self
     }
 
-    /// The group that the server charges, `/memgroup-serve` unless told. Groups above it that are missing are created.
+    /// Sets the group that the server charges, `/memgroup-serve` by default. The server creates missing groups above it.
     pub fn group(mut self, path: impl Into<String>) -> Serve {
         self.group = path.into();
         self
     }
 
-    /// Limit of the server's group, 64 MiB unless told. An answer that needs more is refused with status 503.
+    /// Sets the limit of the server's group in bytes, 64 MiB by default. An answer that needs more is refused with status 503.
     ///
-    /// A start takes 64 KiB for each connection that there may be, and 300 bytes for each event that is kept: 5.2 MiB unless told. A snapshot takes some
-    /// 1.5 KiB a group, and the history 14 KiB for each of its groups.
+    /// At its start the server charges 64 KiB for each of the possible [connections](Serve::connections), and 300 bytes for each of the possible
+    /// [events](Serve::events). A snapshot takes some 1.5 KiB a group, and the history 14 KiB for each of its groups.
     pub fn max_bytes(mut self, bytes: u64) -> Serve {
         self.max_bytes = bytes;
         self
     }
 
-    /// Bytes that are kept for the server's group, as its `memory.min`; 0 unless told.
+    /// Sets the protected bytes of the server's group, its `memory.min`; 0 by default.
     ///
-    /// If the group above has [`set_reserve_min`](memgroup::Group::set_reserve_min), no other group can take them. Large answers then work while the tree is full.
+    /// If the group above has [`set_reserve_min`](memgroup::Group::set_reserve_min), no other group can take these bytes. Large answers then work while
+    /// the tree is full.
     pub fn min_bytes(mut self, bytes: u64) -> Serve {
         self.min_bytes = bytes;
         self
     }
 
-    /// How many groups `/metrics` shows each, the largest ones: 1,000 unless told. The sum of the others is shown as `other`.
+    /// Sets the most groups with series of their own in `/metrics`: the largest ones, 1,000 by default. `other` is the sum of all others.
     pub fn metrics_groups(mut self, groups: usize) -> Serve {
         self.metrics_groups = groups.max(1);
         self
     }
 
-    /// How many groups `/v1/history` covers, the largest ones: 500 unless told.
+    /// Sets the most groups in `/v1/history`: the largest ones, 500 by default.
     pub fn history_groups(mut self, groups: usize) -> Serve {
         self.history_groups = groups;
         self
     }
 
-    /// How many events are kept for clients of `/v1/events` that come back: 4,096 unless told. Each may take 300 bytes. With longer ones fewer are kept.
+    /// Sets the number of events that are kept for clients of `/v1/events` that come back; 4,096 by default. Each has room for 300 bytes. If events are
+    /// longer, fewer are kept.
     pub fn events(mut self, events: usize) -> Serve {
         self.events = events.max(1);
         self
     }
 
-    /// The most connections at one time, 64 unless told. Half of them may be streams of events.
+    /// Sets the most connections at one time, 64 by default and at least 2. Half of them may be streams of events.
     pub fn connections(mut self, connections: usize) -> Serve {
         self.connections = connections.max(2);
         self
     }
 
-    /// The part of one CPU that requests may take over a longer time, in percent; 25 unless told. Requests beyond it wait.
+    /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to 100; 25 by default. Requests beyond it wait.
     pub fn cpu_percent(mut self, percent: u32) -> Serve {
         self.cpu_percent = percent.clamp(1, 100);
         self
     }
 
-    /// How long clients may take.
+    /// Sets the times that clients may take.
     pub fn times(mut self, times: Times) -> Serve {
         self.times = times;
         self

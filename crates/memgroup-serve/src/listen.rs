@@ -19,17 +19,17 @@ use std::path::{Path, PathBuf};
 /// The most bytes of a socket's path that all systems take, less those of the folder in which it is bound.
 const PATH_MAX: usize = 90;
 
-/// Why a server does not listen.
+/// The reason why a server does not listen.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
     /// Another server has this socket.
     Taken(PathBuf),
-    /// There is a file of another kind.
+    /// A file at this path is no socket.
     NoSocket(PathBuf),
-    /// The path is too long for a socket.
+    /// This path is too long for a socket.
     TooLong(PathBuf),
-    /// The address can be reached from other machines, which was not allowed.
+    /// Other machines can reach this address, and [`Serve::beyond_loopback`](crate::Serve::beyond_loopback) was not called.
     BeyondLoopback(SocketAddr),
     /// The system refuses it: the act, and the error.
     Io(String, io::Error),

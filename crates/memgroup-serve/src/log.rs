@@ -73,7 +73,7 @@ mod limits {
     use std::time::{Duration, Instant};
 
     use memgroup::stats::memory::{THROTTLED_USEC, THROTTLES};
-    use memgroup::{Freshness, Group, GroupId, Hierarchy, Reach, Statistics};
+    use memgroup::{Freshness, Group, GroupId, Hierarchy, Reach, Statistics, WeakGroup};
 
     use crate::report::Kill;
     use crate::sample::{Counts, Met};
@@ -85,7 +85,8 @@ mod limits {
 
     /// A group that has had a line.
     struct Line {
-        group: Group,
+        // Not a handle: it would keep the place of a removed group.
+        group: WeakGroup,
         logged: Instant,
         /// Not yet logged.
         counts: Counts,
@@ -130,8 +131,8 @@ mod limits {
                 return;
             }
             log(&self.memory, group, &met.counts);
-            let (group, counts) = (group.clone(), Counts::default());
-            self.lines.insert(group.id(), Line { group, logged: now, counts });
+            let line = Line { group: group.downgrade(), logged: now, counts: Counts::default() };
+            self.lines.insert(group.id(), line);
         }
 
         /// Logs the lines that are due.
@@ -142,13 +143,12 @@ mod limits {
                 if now.duration_since(line.logged) < QUIET {
                     return true;
                 }
-                let is_wanted = line.counts != Counts::default();
-                if is_wanted {
-                    log(memory, &line.group, &std::mem::take(&mut line.counts));
-                    line.logged = now;
-                }
-                // Without a line the group is released, if it was removed.
-                is_wanted && line.group.is_online()
+                let Some(group) = line.group.upgrade().filter(|_| line.counts != Counts::default()) else {
+                    return false;
+                };
+                log(memory, &group, &std::mem::take(&mut line.counts));
+                line.logged = now;
+                true
             });
             if *others != Counts::default() && now.duration_since(*others_logged) >= QUIET {
                 let counts = std::mem::take(others);

@@ -8,11 +8,11 @@ use crate::problem::Problem;
 /// The right that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Right {
-    /// None. The answer has no figures: the page itself.
+    /// No right: the answer is a file of the page, and has no figures.
     Nothing,
-    /// To read all figures of the tree.
+    /// The right to read all figures of the tree.
     Read,
-    /// To write files, to create groups, and to remove them.
+    /// The right to write files, to create groups, and to remove them.
     Control,
 }
 
@@ -46,7 +46,7 @@ pub struct Route {
     pub path: &'static str,
     /// The right.
     pub right: Right,
-    /// The names that its query may have.
+    /// The names that the query of a request may have.
     pub query: &'static [&'static str],
     pub(crate) act: Act,
 }

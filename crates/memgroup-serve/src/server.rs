@@ -38,17 +38,17 @@ const ACCEPT: Duration = Duration::from_micros(50);
 /// How long a stop waits for control actions that are under way.
 const LAST: Duration = Duration::from_secs(5);
 
-/// Why a server was not started.
+/// The reason why a server was not started.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// It cannot listen.
+    /// The server cannot listen.
     Listen(ListenError),
-    /// Its group cannot be created.
+    /// The server's group cannot be created.
     Group(memgroup::GroupError),
-    /// Its group cannot have the limit or the protection.
+    /// The server's group cannot have the limit or the protection.
     Limit(String),
-    /// Its group has no room for the server: the refusal.
+    /// The server's group has no room for the server: the refusal.
     Memory(String),
     /// The system refuses a thread, or random numbers: the act, and the error.
     Io(String, std::io::Error),
@@ -102,7 +102,8 @@ pub struct Server {
 /// ```
 ///
 /// # Errors
-/// A listener cannot be made, its group cannot be created or limited, or the system refuses a thread. Nothing is left behind then.
+/// A listener cannot be made, or the system refuses a thread or random numbers. Or the server's group cannot be created or limited, or has no room. Nothing is
+/// left behind then.
 pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartError> {
     let owned = hierarchy.get_or_create_owned(&serve.group).map_err(StartError::Group)?;
     let group = (*owned).clone();
@@ -157,19 +158,19 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
 }
 
 impl Server {
-    /// The address of the TCP listener.
+    /// The address of the TCP listener, with the port that the system chose for port 0. `None` without one.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The path of the Unix socket.
+    /// The path of the Unix socket. `None` without one.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         self.socket.as_deref()
     }
 
-    /// The token for reading by TCP. Show it to the operator only.
+    /// The token for reading by TCP, from [`Serve::token`](crate::Serve::token) or random. `None` without both. Show it to the operator only.
     #[must_use]
     pub fn token(&self) -> Option<&Token> {
         self.token.as_ref()
@@ -184,8 +185,9 @@ impl Server {
         Some(format!("http://{address}/#token={}", token.secret()))
     }
 
-    /// Stops the server: closes all connections, removes the socket, waits for the thread, and removes the server's group if the server made it. It
-    /// waits up to five seconds for a control action that is under way, such as one that calls shrinkers.
+    /// Stops the server. It closes all connections, removes the socket, waits for the thread, and removes the server's group if the server made it.
+    ///
+    /// It waits up to five seconds for a control action that is under way, such as one that calls shrinkers.
     pub fn stop(self) {}
 }
 

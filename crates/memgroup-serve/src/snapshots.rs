@@ -113,3 +113,56 @@ pub(crate) fn count(top: &Group, most: usize) -> usize {
     }
     groups.min(most)
 }
+
+#[cfg(test)]
+mod tests {
+    use memgroup::Config;
+
+    use super::*;
+
+    fn fixture() -> (Hierarchy, Account) {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let account = Account { group: hierarchy.create("/serve").unwrap() };
+        (hierarchy, account)
+    }
+
+    #[test]
+    fn requests_share_a_snapshot_while_one_of_them_has_it() {
+        let (hierarchy, account) = fixture();
+        let snapshots = Snapshots::default();
+        let tree = || snapshots.tree(&hierarchy, &account, 2).unwrap();
+        let (first, second) = (tree(), tree());
+        assert!(Arc::ptr_eq(&first, &second) || first.snapshot.taken.elapsed().unwrap() > SHARED_FOR);
+        snapshots.forget();
+        let third = tree();
+        assert!(!Arc::ptr_eq(&first, &third), "a client has changed the tree");
+        drop((first, second, third));
+        assert_eq!(account.group.usage(), 0, "no snapshot is kept for later");
+        let other = hierarchy.create("/other").unwrap();
+        assert_eq!(tree().snapshot.group("/other").unwrap().id, other.id());
+    }
+
+    #[test]
+    fn frames_the_groups_as_the_engine_does() {
+        let (hierarchy, account) = fixture();
+        hierarchy.create("/\"groups\":[x").unwrap();
+        let held = take(&hierarchy, &hierarchy.root(), &account, 3).unwrap();
+        let groups: Vec<String> =
+            held.snapshot.groups.iter().map(|group| serde_json::to_string(group).unwrap()).collect();
+        let text = format!("{}{}{}", held.frame.0, groups.join(","), held.frame.1);
+        assert_eq!(text, serde_json::to_string(&held.snapshot).unwrap());
+    }
+
+    #[test]
+    fn counts_the_groups_of_a_part() {
+        let (hierarchy, _) = fixture();
+        for path in ["/a", "/a/b", "/a/b/c", "/a/d", "/e"] {
+            hierarchy.create(path).unwrap();
+        }
+        let count_of = |path: &str, most| count(&hierarchy.lookup(path).unwrap(), most);
+        assert_eq!(
+            [count_of("/", 99), count_of("/a", 99), count_of("/e", 99), count_of("/", 3)],
+            [7, 4, 1, 3]
+        );
+    }
+}

@@ -11,17 +11,17 @@ use subtle::ConstantTimeEq as _;
 /// The fewest and the most bytes of a token.
 const LEN: std::ops::RangeInclusive<usize> = 16..=256;
 
-/// A secret that a client sends in the header `Authorization: Bearer ...`. It is not shown by `Debug`.
+/// A secret that a client sends in the header `Authorization: Bearer ...`. `Debug` does not show it.
 #[derive(Clone)]
 pub struct Token(String);
 
-/// Why a text is no [`Token`].
+/// The fault of a text that is no [`Token`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// It is too short to be a secret, or too long for a header.
+    /// The text is too short for a secret, or too long for a header; its length in bytes.
     Length(usize),
-    /// It has another byte than a letter, a digit or one of `-._~+/=`.
+    /// The text has this byte, which is no letter, no digit and none of `-._~+/=`.
     Byte(u8),
 }
 
@@ -59,7 +59,7 @@ impl Token {
         Ok(Token(text))
     }
 
-    /// A token that is known elsewhere, such as from a file of secrets.
+    /// A token from a text, such as one from a file of secrets.
     ///
     /// ```
     /// use memgroup_serve::Token;
@@ -71,7 +71,7 @@ impl Token {
     /// ```
     ///
     /// # Errors
-    /// It has less than 16 or more than 256 bytes, or a byte that the header does not take.
+    /// The text has less than 16 or more than 256 bytes, or a byte that [`TokenError::Byte`] describes.
     pub fn new(text: impl Into<String>) -> Result<Token, TokenError> {
         let text = text.into();
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte);
@@ -89,7 +89,7 @@ impl Token {
         &self.0
     }
 
-    /// Writes the secret and a newline to a new file of mode 0600. A file that is there already is replaced, never written through.
+    /// Writes the secret and a newline to a new file of mode 0600. It removes a file or link at `path` first, and never writes through a link.
     ///
     /// # Errors
     /// The file cannot be removed, created or written.

@@ -23,7 +23,7 @@ const TREE: &str = r#"
 ["/tenants".groups.small]
 max = "32M"
 ["/tenants".groups.hog]
-max = "256K"
+max = "16K"
 ["/tenants".groups.idle]
 max = "32M"
 "#;
@@ -33,7 +33,7 @@ const SMALL: [&str; 2] = [
     "select o_orderpriority, count(*) as rows from orders join lineitem on o_orderkey = l_orderkey group by 1 order by 1",
 ];
 
-/// The table of the hash join does not fit, and cannot spill.
+/// The first batch of rows does not fit, so an operator that can spill has nothing to spill.
 const HOG: &str = "select count(*) as rows from lineitem a join lineitem b on a.l_orderkey = b.l_orderkey and a.l_comment < b.l_comment";
 
 /// The processes of the cluster are this program with this test alone. In the program itself it does nothing.

@@ -1,7 +1,7 @@
 //! Find: the programs of this user that serve their groups.
 //!
-//! A server of memgroup-serve holds a lock on `<socket>.lock` while it lives, and binds its socket in a folder of random name (`.0123abcd/s`) before
-//! it is moved to its path. So a process is one of those if it listens on such a socket and has such a file open.
+//! A server of memgroup-serve holds a lock on `<socket>.lock` while it lives. It binds its socket in a folder of random name (`.0123abcd/s`), and then moves
+//! the socket to its path. So a process is such a program if it listens on such a socket and has such a file open.
 
 use std::collections::HashSet;
 use std::fs;

@@ -60,7 +60,7 @@ enum Sub {
 /// How a program is asked.
 #[derive(Debug, Clone, clap::Args)]
 struct Ask {
-    /// Token for reading, which TCP needs; without it that of the variable MEMGROUP_TOKEN
+    /// Token for reading by TCP [default: the variable MEMGROUP_TOKEN, which no list of processes shows]
     #[arg(long)]
     token: Option<String>,
     /// Seconds between two snapshots, 0.1 to 3600

@@ -1,5 +1,6 @@
 //! Queries that wait before they begin, and the end of queries.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use datafusion::prelude::SessionContext;
@@ -83,4 +84,18 @@ async fn a_growth_takes_the_rest_of_the_admitted_bytes_and_charges_the_others() 
     assert_eq!(query.group().usage_exact(), 12 << 20);
     drop(memory);
     assert_eq!(query.group().usage_exact(), 0);
+}
+
+#[tokio::test]
+async fn a_growth_that_panics_leaves_the_admitted_bytes() {
+    let database = Database::new();
+    let small = database.tenants.create("small").unwrap();
+    let small = Tenant::new(&database.hierarchy, &small, &SessionContext::new());
+    let query = small.begin_when_room("query", 10 << 20, Instant::now() + LONG).await.unwrap();
+    let memory = consumer(query.pool(), "join", false);
+    catch_unwind(AssertUnwindSafe(|| memory.grow(1 << 50))).unwrap_err();
+    assert_eq!((memory.size(), query.group().usage_exact()), (0, 10 << 20));
+    drop(memory);
+    query.end();
+    assert_eq!(small.group().usage_exact(), 0);
 }

@@ -40,6 +40,22 @@ fn the_largest_query_gives_way_itself() {
 }
 
 #[test]
+fn a_consumer_that_was_asked_spills_although_it_holds_little() {
+    let database = Database::new();
+    let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
+    let (sort, other) = (consumer(&hog, "sort", true), consumer(&hog, "other", true));
+    sort.try_grow(10 * MIB).unwrap();
+    other.try_grow(2 * MIB).unwrap();
+    let join = consumer(&small, "join", false);
+    join.try_grow(95 * MIB).unwrap_err();
+    // Each may hold 50 MiB, which this growth finds out.
+    other.try_grow(MIB).expect("it was not asked");
+    let error = sort.try_grow(MIB).unwrap_err();
+    assert!(text_of(&error).contains("or another query needs its memory"), "{error}");
+    sort.try_grow(MIB).expect("it was asked once");
+}
+
+#[test]
 fn a_tenant_within_its_protection_is_not_asked() {
     for protect in [|group: &Group| group.set_low(90 << 20), |group: &Group| group.set_min(90 << 20)] {
         let database = Database::new();
@@ -50,6 +66,21 @@ fn a_tenant_within_its_protection_is_not_asked() {
         consumer(&small, "join", false).try_grow(30 * MIB).unwrap_err();
         sort.try_grow(MIB).unwrap();
     }
+}
+
+#[test]
+fn bytes_that_are_kept_for_another_tenant_are_no_room() {
+    let database = Database::new();
+    let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
+    let kept = database.tenants.create("kept").unwrap();
+    kept.set_min(40 << 20).unwrap();
+    database.tenants.set_reserve_min(true).unwrap();
+    let (sort, join) = (consumer(&hog, "sort", true), consumer(&small, "join", false));
+    sort.try_grow(50 * MIB).unwrap();
+    // The limit has 50 MiB more, and 40 of them are kept.
+    join.try_grow(20 * MIB).unwrap_err();
+    let error = sort.try_grow(MIB).unwrap_err();
+    assert!(text_of(&error).contains("or another query needs its memory"), "{error}");
 }
 
 #[test]

@@ -213,3 +213,26 @@ fn a_growth_that_waits_asks_although_its_query_wasted_memory_before() {
     }
     runtime.block_on(waits).unwrap().unwrap();
 }
+
+#[test]
+fn a_growth_that_waits_is_not_forgotten_for_another_one() {
+    let (database, runtime) = (Database::new(), runtime(2));
+    let (sort, small) = (database.hog(), database.patient(LONG));
+    let join = consumer(&small, "join", false);
+    let waits = runtime.spawn_blocking(move || join.try_grow(30 * MIB).map(|()| join));
+    // A stall that is on counts.
+    while small.group().pressure().some.total == 0 {
+        std::thread::yield_now();
+    }
+    // Outside of the runtime no growth waits. This one asks after the one that waits.
+    let other = consumer(&small, "other", false);
+    other.try_grow(20 * MIB).unwrap_err();
+    sort.shrink(16 * MIB);
+    other.try_grow(20 * MIB).unwrap();
+    sort.shrink(10 * MIB);
+    // Now their query holds more than the growth that waits asked for.
+    other.try_grow(15 * MIB).unwrap();
+    sort.try_grow(MIB / 4).expect_err("the first growth still waits, and has no room");
+    sort.free();
+    runtime.block_on(waits).unwrap().unwrap();
+}

@@ -197,3 +197,52 @@ async fn read_body(app: &App, body: Incoming) -> Result<Bytes, Problem> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NONE: &[(&str, String)] = &[];
+
+    fn read(act: Act, path: &str, body: &[u8]) -> Result<Order, &'static str> {
+        Order::read(act, &format!("/v1/groups{path}"), NONE, body).map_err(|problem| problem.code)
+    }
+
+    #[test]
+    fn reads_each_order() {
+        let (path, file, text) = ("/t".to_owned(), "memory.max".to_owned(), "64M\n".to_owned());
+        assert_eq!(read(Act::Write, "/t/memory.max", b"64M\n"), Ok(Order::Write { path, file, text }));
+        assert_eq!(read(Act::Write, "/", b"1"), Err("no_file_named"));
+        let (path, text) = ("/t".to_owned(), String::new());
+        assert_eq!(read(Act::Create, "/t/", b""), Ok(Order::Create { path, settings: None, text }));
+        for wrong in ["[]", "null", "{}x", "{\"max\":{}}", "{\"max\":1,\"max\":2}", "\u{0}"] {
+            assert_eq!(read(Act::Create, "/t", wrong.as_bytes()), Err("invalid_settings"), "{wrong}");
+        }
+        let remove = |value: &str| {
+            Order::read(Act::Remove, "/v1/groups/t", &[("recursive", value.to_owned())], b"")
+                .map_err(|problem| problem.code)
+        };
+        let order = |is_recursive| Ok(Order::Remove { path: "/t".to_owned(), is_recursive });
+        assert_eq!([remove("true"), remove("false")], [order(true), order(false)]);
+        assert_eq!(remove("1"), Err("invalid_query"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics(
+            path in "(/|%|%2[fF]|[a-z]|memory\\.max){0,8}",
+            body in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..200),
+                "(\\{|\\}|\\[|\"max\"|\"share\"|:|,|[0-9]|\"64M\"|null|true){0,20}".prop_map(String::into_bytes),
+            ],
+        ) {
+            for act in [Act::Write, Act::Create, Act::Remove] {
+                if let Ok(order) = Order::read(act, &format!("/v1/groups/{path}"), NONE, &body) {
+                    prop_assert!(!order_text(&order).contains('\n'), "one line for the log");
+                }
+            }
+        }
+    }
+}
