@@ -14,7 +14,7 @@
 //!
 //! - `consumers`: the figures of each consumer of a pool; `fit`: settings of a plan for a limit; `caches`: DataFusion's caches as shrinkers.
 //! - `neighbours`: the queries that run now, and the one that gives memory; `place`: the group of allocations, in all tasks of a query.
-//! - `pool`: the pool of one query; `spill`: its files; `exec`: its figures in plans.
+//! - `patience`: the wait of a growth; `pool`: the pool of one query; `spill`: its files; `exec`: its figures in plans.
 //! - `tenant`: tenants and their queries.
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ mod consumers;
 mod exec;
 mod fit;
 mod neighbours;
+mod patience;
 mod place;
 mod pool;
 mod spill;

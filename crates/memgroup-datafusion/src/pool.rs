@@ -1,26 +1,24 @@
 //! The pool of one query: each growth is a charge to the query's group.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, human_readable_size,
 };
 use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, Hierarchy};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::consumers::{ConsumerReport, Place};
 use crate::fit::EIGHTHS;
 use crate::neighbours::Member;
+use crate::patience::Patience;
 
 /// Consumers that an error names.
 const NAMED: usize = 3;
-/// How often a growth that waits is tried.
-const TRY_AGAIN: Duration = Duration::from_millis(2);
 
 /// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
@@ -38,11 +36,8 @@ pub struct GroupPool {
     member: Arc<Member>,
     /// Bytes that are charged and that no consumer holds: the next growths take them.
     admitted: AtomicUsize,
-    /// Nanoseconds that growths may wait in all, and have waited.
-    patience: Duration,
-    waited: AtomicU64,
-    /// Tokio has refused to let a thread of the query block.
-    may_not_block: AtomicBool,
+    /// The wait of growths that cannot spill.
+    patience: Patience,
     /// The group that the query's allocations are charged to, in a tree of its own.
     allocated: Option<Group>,
     /// Eighths of its even share up to which a consumer that can spill grows.
@@ -57,6 +52,19 @@ enum Refuser<'a> {
     /// The consumer is to spill.
     Share,
     Allocated(&'a Group),
+}
+
+/// Admitted bytes that a growth takes. They go back unless it is made.
+struct Admitted<'p> {
+    pool: &'p GroupPool,
+    bytes: usize,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed; as in `admit`.
+        self.pool.admitted.fetch_add(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl GroupPool {
@@ -74,9 +82,7 @@ impl GroupPool {
             group: group.clone(),
             member: Member::enter(group),
             admitted: AtomicUsize::new(0),
-            patience: Duration::ZERO,
-            waited: AtomicU64::new(0),
-            may_not_block: AtomicBool::new(false),
+            patience: Patience::of(Duration::ZERO),
             allocated: None,
             eighths: AtomicUsize::new(EIGHTHS),
             uncharged: Vec::new(),
@@ -95,7 +101,7 @@ impl GroupPool {
     /// each query. Set no patience there, or where a panic ends the process.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> GroupPool {
-        self.patience = patience;
+        self.patience = Patience::of(patience);
         self
     }
 
@@ -129,11 +135,11 @@ impl GroupPool {
     }
 
     /// Takes admitted bytes for a growth, as many as there are of those that it asks for.
-    fn take_admitted(&self, bytes: usize) -> usize {
+    fn take_admitted(&self, bytes: usize) -> Admitted<'_> {
         let take = |admitted: usize| (admitted > 0).then(|| admitted.saturating_sub(bytes));
         // ORDERING: Relaxed; as in `admit`.
         let before = self.admitted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        before.map_or(0, |before| before.min(bytes))
+        Admitted { pool: self, bytes: before.map_or(0, |before| before.min(bytes)) }
     }
 
     /// The group that is charged.
@@ -227,38 +233,27 @@ impl GroupPool {
         if let Some(group) = self.allocated.as_ref().filter(|group| group.headroom() < additional as u64) {
             return Err(self.refusal(reservation, additional, &Refuser::Allocated(group)));
         }
-        let missing = additional - self.take_admitted(additional);
-        match self.group.try_charge_by(missing as u64, Effort::Count) {
-            Ok(charge) => {
-                self.keep(place, Some(charge), additional);
-                Ok(())
-            }
-            Err(error) => self.grow_with_room(reservation, additional, missing, &error),
-        }
+        let admitted = self.take_admitted(additional);
+        let missing = additional - admitted.bytes;
+        let charge = self.group.try_charge_by(missing as u64, Effort::Count);
+        let charge = charge.or_else(|error| self.make_room(reservation, additional, missing, &error))?;
+        mem::forget(admitted);
+        self.keep(place, Some(charge), additional);
+        Ok(())
     }
 
-    /// The rest of a growth that the tree refused `missing` bytes.
+    /// A growth that the tree refused.
     #[cold]
     #[inline(never)]
     fn grow_with_room(
         &self,
         reservation: &MemoryReservation,
         additional: usize,
-        missing: usize,
         error: &ChargeError,
     ) -> Result<()> {
-        match self.make_room(reservation, additional, missing, error) {
-            Ok(charge) => {
-                let place = self.member.consumers.place(reservation.consumer().id());
-                self.keep(place, Some(charge), additional);
-                Ok(())
-            }
-            Err(refused) => {
-                // ORDERING: Relaxed; as in `admit`.
-                self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
-                Err(refused)
-            }
-        }
+        let charge = self.make_room(reservation, additional, additional, error)?;
+        self.keep(self.member.consumers.place(reservation.consumer().id()), Some(charge), additional);
+        Ok(())
     }
 
     /// A shrinkage in all cases.
@@ -266,11 +261,11 @@ impl GroupPool {
     #[inline(never)]
     fn shrink_slowly(&self, reservation: &MemoryReservation, bytes: usize) {
         let place = self.member.consumers.place(reservation.consumer().id());
-        if let Some(place) = place {
-            place.take(bytes);
-        }
         if !place.is_some_and(Place::is_uncharged) {
             self.group.uncharge_parts(bytes as u64);
+        }
+        if let Some(place) = place {
+            place.take(bytes);
         }
     }
 
@@ -294,64 +289,16 @@ impl GroupPool {
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
-        let may_wait = !can_spill && self.may_wait();
+        let may_wait = !can_spill && self.patience.may_wait();
         let goal = self.reserved().saturating_add(additional);
         let asked = self.member.ask_others(error, goal as u64, may_wait);
-        let charge = if asked.is_some() && may_wait { self.wait(missing) } else { None };
+        let charge = match asked {
+            _ if !may_wait => None,
+            Some(_asked) => self.patience.wait(&self.group, missing),
+            // Other queries may have freed the memory before they were asked.
+            None => self.group.try_charge_by(missing as u64, Effort::Count).ok(),
+        };
         charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
-    }
-
-    /// The part of its patience that the query has left.
-    fn patience_left(&self) -> Option<Duration> {
-        // ORDERING: Relaxed; a number by itself.
-        let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
-        self.patience.checked_sub(waited).filter(|left| !left.is_zero())
-    }
-
-    /// Whether a growth on this thread may wait.
-    fn may_wait(&self) -> bool {
-        let is_multi = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
-        // ORDERING: Relaxed, here and below; a hint by itself.
-        self.patience_left().is_some()
-            && !self.may_not_block.load(Ordering::Relaxed)
-            && Handle::try_current().is_ok_and(is_multi)
-    }
-
-    /// Waits for room, if the thread can hand its other tasks to another one.
-    fn wait(&self, bytes: usize) -> Option<Charge> {
-        let mut has_begun = false;
-        // The handle may be that of another runtime than the one that polls this thread's task. Tokio tells by a panic before the call.
-        let waited = catch_unwind(AssertUnwindSafe(|| {
-            tokio::task::block_in_place(|| {
-                has_begun = true;
-                self.wait_here(bytes)
-            })
-        }));
-        match waited {
-            Ok(charge) => charge,
-            Err(panic) if has_begun => resume_unwind(panic),
-            Err(_) => {
-                self.may_not_block.store(true, Ordering::Relaxed);
-                None
-            }
-        }
-    }
-
-    /// Waits for room on this thread. All growths that wait take from the patience of the query as they go.
-    fn wait_here(&self, bytes: usize) -> Option<Charge> {
-        let _stall = self.group.stall();
-        let mut since = Instant::now();
-        while let Some(left) = self.patience_left() {
-            if let Ok(charge) = self.group.try_charge_by(bytes as u64, Effort::Reclaim) {
-                return Some(charge);
-            }
-            std::thread::sleep(TRY_AGAIN.min(left));
-            let now = Instant::now();
-            // ORDERING: Relaxed; as in `patience_left`.
-            self.waited.fetch_add((now - since).as_nanos() as u64, Ordering::Relaxed);
-            since = now;
-        }
-        self.group.try_charge_by(bytes as u64, Effort::Stop).ok()
     }
 
     /// The error of a refused growth, in DataFusion's words.
@@ -435,21 +382,23 @@ impl MemoryPool for GroupPool {
             self.keep(place, None, additional);
             return;
         }
-        let missing = additional - self.take_admitted(additional);
-        let charge = self.group.charge_forced(missing as u64).unwrap_or_else(|error| {
-            // ORDERING: Relaxed; as in `admit`.
-            self.admitted.fetch_add(additional - missing, Ordering::Relaxed);
-            panic!("failed to {error}")
-        });
-        self.keep(place, Some(charge), additional);
+        let admitted = self.take_admitted(additional);
+        match self.group.charge_forced((additional - admitted.bytes) as u64) {
+            Ok(charge) => {
+                mem::forget(admitted);
+                self.keep(place, Some(charge), additional);
+            }
+            Err(error) => panic!("failed to {error}"),
+        }
     }
 
     #[inline]
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         match self.member.consumers.counted(reservation.consumer().id()) {
             Some(counted) => {
-                counted.take(shrink);
+                // First, so that bytes which are charged are always a consumer's: a growth without room finds it.
                 self.group.uncharge_parts(shrink as u64);
+                counted.take(shrink);
             }
             None => self.shrink_slowly(reservation, shrink),
         }
@@ -469,7 +418,7 @@ impl MemoryPool for GroupPool {
                     counted.add(additional);
                     Ok(())
                 }
-                Err(error) => self.grow_with_room(reservation, additional, additional, &error),
+                Err(error) => self.grow_with_room(reservation, additional, &error),
             };
         }
         self.try_grow_slowly(reservation, additional)

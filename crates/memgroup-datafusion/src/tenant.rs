@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use datafusion::arrow::record_batch::RecordBatch;
@@ -132,11 +132,9 @@ impl Tenant {
     }
 
     fn query(&self, group: OwnedGroup, admitted: Option<Charge>) -> Result<Query> {
-        let ended: Arc<Mutex<Option<EndedGroup>>> = Arc::default();
+        let ended: Arc<OnceLock<EndedGroup>> = Arc::default();
         let told = Arc::clone(&ended);
-        group
-            .on_end(move |figures| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(figures))
-            .map_err(external)?;
+        group.on_end(move |figures| _ = told.set(figures)).map_err(external)?;
         let tasks = Tasks::of(&group).map_err(external)?;
         let allocated = self.allocated.as_ref().map(|above| above.create_owned(&group_name(&group)));
         let allocated = allocated.transpose().map_err(external)?;
@@ -255,7 +253,8 @@ pub struct Query {
     tasks: Tasks,
     _allocated: Option<OwnedGroup>,
     group: OwnedGroup,
-    ended: Arc<Mutex<Option<EndedGroup>>>,
+    /// Told by the thread that removes the group.
+    ended: Arc<OnceLock<EndedGroup>>,
     begun_anew: AtomicU64,
 }
 
@@ -332,17 +331,19 @@ impl Query {
 
     /// Ends the query: removes its group, and returns its figures. DataFusion's tasks end by themselves later. Until then the bytes that they
     /// hold stay charged to the tenant.
+    ///
+    /// Where another thread is removing the tenant or the query, it waits until that thread has told the figures. Do not call it in an
+    /// [`on_end`](Group::on_end) callback of a group below the query's: that callback is to return first.
     pub fn end(self) -> EndedQuery {
         let spilled_bytes = self.figures.spilled();
         let refused_growths = self.pool.refused();
         let allocated_peak_bytes = self.figures.allocated.as_ref().map(Group::peak);
         let Query { context, pool, tasks, group, ended, begun_anew, .. } = self;
         drop((context, pool, tasks));
-        // Other owners, which the hierarchy hands out by the path, do not keep it. This tells its figures.
+        // Other owners, which the hierarchy hands out by the path, do not keep it. An error says that another thread removes it.
         _ = group.remove_all();
         drop(group);
-        let told = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let group = told.expect("the removal of the group told its figures");
+        let group = ended.wait().clone();
         let begun_anew = begun_anew.into_inner();
         EndedQuery { group, spilled_bytes, refused_growths, begun_anew, allocated_peak_bytes }
     }

@@ -179,3 +179,18 @@ async fn a_query_that_is_begun_anew_keeps_its_settings() {
     assert!(zone.contains("+05:00"), "{zone}");
     assert!(query.end().begun_anew > 0);
 }
+
+#[test]
+fn a_query_ends_beside_a_thread_that_removes_its_tenant() {
+    for _ in 0..500 {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let alice = hierarchy.create("/alice").unwrap();
+        let query = Tenant::new(&hierarchy, &alice, &SessionContext::new()).begin("query").unwrap();
+        let (ended, removed) = std::thread::scope(|threads| {
+            let remover = threads.spawn(|| alice.remove_all());
+            (query.end(), remover.join().unwrap())
+        });
+        assert_eq!((ended.group.path.as_str(), ended.group.usage_bytes), ("/alice/query", 0));
+        removed.unwrap();
+    }
+}
