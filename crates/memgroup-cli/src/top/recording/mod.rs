@@ -21,7 +21,7 @@ const CHECKED: usize = 1 + 1 + 8 + 4;
 /// The most bytes of an unpacked body.
 const BODY_MAX: usize = 32 << 20;
 /// The most frames in a row that need the one before.
-const DELTAS_MAX: u32 = 59;
+const DELTAS_MAX: u32 = 299;
 
 /// Contents of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use memgroup::{Config, Hierarchy};
 use proptest::prelude::*;
 
 use super::pack::{Packer, Unpacker};
-use super::{HEAD, MAGIC, Recorder, Recording};
+use super::{DELTAS_MAX, HEAD, MAGIC, Recorder, Recording};
 
 /// JSON of snapshots while a group comes, goes, and refuses.
 fn snapshots(count: u64) -> Vec<String> {
@@ -61,11 +61,14 @@ fn read_all(path: &Path) -> Result<Vec<Vec<u8>>, String> {
 #[test]
 fn gives_back_each_snapshot_in_any_order() {
     let folder = tempfile::tempdir().expect("a directory");
-    let snapshots = snapshots(130);
+    // Each of these needs no other frame.
+    let whole = DELTAS_MAX + 1;
+    let snapshots = snapshots(2 * u64::from(whole) + 10);
+    let whole = whole as usize;
     let path = record(folder.path(), &snapshots);
     let mut recording = Recording::open(&path, None).expect("a recording");
     assert_eq!((recording.entries.len(), recording.note.as_ref()), (snapshots.len(), None));
-    for number in (0..snapshots.len()).chain([129, 60, 59, 61, 0, 128]) {
+    for number in (0..snapshots.len()).chain([2 * whole + 9, whole, whole - 1, whole + 1, 0, 2 * whole]) {
         let json = recording.read(number).expect("a frame").expect("a snapshot");
         assert_eq!(value(&json), value(snapshots[number].as_bytes()), "{number}");
     }
