@@ -12,15 +12,12 @@ use ballista_core::serde::protobuf::{
     RuntimeStatsReport, ShuffleWritePartition, TaskColumnStats, WindowStateReport,
 };
 use ballista_executor::execution_engine::{ExecutionEngine, QueryStageExecutor};
-use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::Result;
-use datafusion::common::tree_node::TreeNode;
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
-use memgroup_datafusion::fit_config;
+use memgroup_datafusion::{compact_views, fit_config};
 
 use crate::session_pool::SessionPool;
 
@@ -42,18 +39,11 @@ impl ExecutionEngine for FittingEngine {
         work_dir: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
-        let (ids, keeps_rows) = (global_output_partition_ids, reads_views(&plan)?);
+        let (ids, plan) = (global_output_partition_ids, compact_views(plan)?);
         let stage =
             self.inner.create_query_stage_exec(job_id, stage_id, task_id, ids, plan, work_dir, config)?;
-        Ok(Arc::new(FittedStage { stage, partitions: self.partitions, keeps_rows }))
+        Ok(Arc::new(FittedStage { stage, partitions: self.partitions }))
     }
-}
-
-/// Whether a plan reads texts or bytes as views from files. The views of a batch keep whole pages of a file, which count for each batch. So fewer rows need
-/// as much memory.
-fn reads_views(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    let is_view = |field: &FieldRef| matches!(field.data_type(), DataType::Utf8View | DataType::BinaryView);
-    plan.exists(|node| Ok(node.is::<DataSourceExec>() && node.schema().fields().iter().any(is_view)))
 }
 
 /// A stage with tasks that fit.
@@ -61,7 +51,6 @@ fn reads_views(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
 struct FittedStage {
     stage: Arc<dyn QueryStageExecutor>,
     partitions: usize,
-    keeps_rows: bool,
 }
 
 impl FittedStage {
@@ -72,12 +61,11 @@ impl FittedStage {
             return context;
         };
         let config = context.session_config();
-        let rows = config.batch_size();
         let fitted = fit_config(config.clone(), bytes, self.partitions);
         Arc::new(TaskContext::new(
             context.task_id(),
             context.session_id(),
-            if self.keeps_rows { fitted.with_batch_size(rows) } else { fitted },
+            fitted,
             context.scalar_functions().clone(),
             context.higher_order_functions().clone(),
             context.aggregate_functions().clone(),

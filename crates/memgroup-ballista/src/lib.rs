@@ -1,5 +1,5 @@
 // The first definition of a link counts: here items of the crate, on other sites files.
-#![doc = "[memgroup]: memgroup\n[memgroup-datafusion]: memgroup_datafusion\n[`TreeSpec`]: memgroup::TreeSpec\n[`TenantOptions`]: TenantOptions\n[`Tenants`]: Tenants\n[`Tenants::with_default`]: Tenants::with_default\n[`tenant_executor`]: tenant_executor\n[`tenant_scheduler`]: tenant_scheduler\n[`ClusterUsage`]: ClusterUsage\n[`ClusterUsage::collect`]: ClusterUsage::collect\n"]
+#![doc = "[memgroup]: memgroup\n[memgroup-datafusion]: memgroup_datafusion\n[`TreeSpec`]: memgroup::TreeSpec\n[`TenantOptions`]: TenantOptions\n[`Tenants`]: Tenants\n[`Tenants::with_default`]: Tenants::with_default\n[`tenant_executor`]: tenant_executor\n[compact_views]: memgroup_datafusion::compact_views\n[`tenant_scheduler`]: tenant_scheduler\n[`ClusterUsage`]: ClusterUsage\n[`ClusterUsage::collect`]: ClusterUsage::collect\n"]
 #![doc = include_str!("../README.md")]
 //!
 //! # Layers

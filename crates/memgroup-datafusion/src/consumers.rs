@@ -52,6 +52,8 @@ pub(crate) struct Place {
     others: AtomicUsize,
     /// The bytes that it held when another query needed its memory: it is to spill at its next growth. Zero if it was not asked.
     asked: AtomicUsize,
+    /// The bytes that it held when it was refused, and began to spill. Zero before.
+    spilling: AtomicUsize,
 }
 
 /// The number of a thread without one yet. No thread has it.
@@ -151,6 +153,21 @@ impl Place {
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
+    /// Whether the consumer writes to disk what it held when it was refused, and would hold little more with a growth to `after`. It may need some
+    /// bytes for that, and cannot spill meanwhile.
+    pub(crate) fn is_spilling(&self, after: usize) -> bool {
+        let began_with = self.spilling.load(Ordering::Relaxed);
+        self.held() > began_with / 2 && after <= began_with + began_with / 4
+    }
+
+    /// The consumer is refused: it begins to spill, or goes on with it.
+    pub(crate) fn spill(&self) {
+        let held = self.held();
+        if !self.is_spilling(held) {
+            self.spilling.store(held, Ordering::Relaxed);
+        }
+    }
+
     #[inline]
     fn is_of(&self, id: usize) -> bool {
         self.id.load(Ordering::Relaxed) & !UNCHARGED == id + 1
@@ -161,6 +178,7 @@ impl Place {
         let counts = self.counts.iter().flat_map(|count| [&count.thread, &count.bytes]);
         counts.chain([&self.others, &self.most]).for_each(|figure| figure.store(0, Ordering::Relaxed));
         self.asked.store(0, Ordering::Relaxed);
+        self.spilling.store(0, Ordering::Relaxed);
         let kind = if is_charged { 0 } else { UNCHARGED };
         self.id.store((id + 1) | kind, Ordering::Relaxed);
     }

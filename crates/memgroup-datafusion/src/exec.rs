@@ -18,6 +18,7 @@ use memgroup::{Freshness, Group, Reach, Statistics};
 
 use crate::neighbours::Member;
 use crate::place::{Place, Placed};
+use crate::views::compact_views;
 
 /// The figures of a query's group that its plans show.
 #[derive(Clone)]
@@ -122,6 +123,8 @@ impl ExecutionPlan for GroupExec {
 /// Puts a [`GroupExec`] on top of each plan; in `EXPLAIN ANALYZE`, on top of the plan that is analysed.
 #[derive(Debug)]
 pub(crate) struct GroupRule {
+    /// A limit holds: the scans of a plan compact their views.
+    pub(crate) is_limited: bool,
     pub(crate) place: Place,
     pub(crate) figures: Figures,
 }
@@ -132,6 +135,7 @@ impl PhysicalOptimizerRule for GroupRule {
             let (place, figures) = (self.place.clone(), self.figures.clone());
             Arc::new(GroupExec { input: Arc::clone(input), place, figures })
         };
+        let plan = if self.is_limited { compact_views(plan)? } else { plan };
         match plan.downcast_ref::<AnalyzeExec>() {
             Some(analyze) => {
                 let input = over(analyze.input());

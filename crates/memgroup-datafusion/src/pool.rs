@@ -190,11 +190,11 @@ impl GroupPool {
 
     /// Whether a consumer that can spill has more to write to disk than it asks for, and would hold more than its share.
     ///
-    /// One with less has just begun, or has spilled: refused, it would fail.
+    /// One with less has just begun, or has spilled: refused, it would fail. So would one that spills at this moment.
     fn spills(&self, place: &Place, additional: usize) -> bool {
         let held = place.held();
         let after = held.saturating_add(additional);
-        if held <= additional || !self.looks(place, additional) {
+        if held <= additional || !self.looks(place, additional) || place.is_spilling(after) {
             return false;
         }
         let share = self.share();
@@ -310,9 +310,12 @@ impl GroupPool {
         by: &Refuser<'_>,
     ) -> DataFusionError {
         self.member.count_refusal();
+        let consumer = reservation.consumer();
+        if let Some(place) = self.member.consumers.place(consumer.id()).filter(|_| consumer.can_spill()) {
+            place.spill();
+        }
         let mut list = self.consumers();
         let reserved = self.reserved();
-        let consumer = reservation.consumer();
         let held = list.iter().find(|known| known.id == consumer.id()).map_or(0, |known| known.held);
         let left = self.most(reserved).map_or_else(
             || "without a limit".to_owned(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::exec::{Figures, GroupRule};
 use crate::fit::{EIGHTHS, Fit};
 use crate::place::{Place, Placed};
 use crate::pool::GroupPool;
+use crate::runs::{Run, Runs};
 use crate::spill::SpillFiles;
 
 /// The most that a query waits for the tasks of its last plan, before it is begun anew.
@@ -41,6 +43,7 @@ pub struct Tenant {
     patience: Duration,
     state: SessionState,
     disk: DiskManagerBuilder,
+    runs: Arc<Runs>,
 }
 
 fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
@@ -58,6 +61,7 @@ impl Tenant {
             patience: PATIENCE,
             state: context.state(),
             disk: DiskManagerBuilder::default(),
+            runs: Arc::default(),
         }
     }
 
@@ -145,10 +149,7 @@ impl Tenant {
             pool.admit(admitted);
         }
         let pool = Arc::new(pool);
-        let fit = match pool.memory_limit() {
-            MemoryLimit::Finite(most) => Some(Fit::of(most, self.state.config().target_partitions())),
-            _ => None,
-        };
+        let fit = self.fit(&pool);
         let figures = Figures {
             group: (*group).clone(),
             member: Arc::clone(pool.member()),
@@ -160,7 +161,7 @@ impl Tenant {
             None => Place { group: (*group).clone(), is_uncounted: true },
         };
         let rule: Arc<dyn PhysicalOptimizerRule + Send + Sync> =
-            Arc::new(GroupRule { place: place.clone(), figures: figures.clone() });
+            Arc::new(GroupRule { is_limited: fit.is_some(), place: place.clone(), figures: figures.clone() });
         let state =
             SessionStateBuilder::new_from_existing(self.state.clone()).with_physical_optimizer_rule(rule);
         let context = self.context(state.build(), &pool, &figures, fit)?;
@@ -179,6 +180,14 @@ impl Tenant {
             ended,
             begun_anew,
         })
+    }
+
+    /// The settings for the memory that a query can hold now.
+    fn fit(&self, pool: &GroupPool) -> Option<Fit> {
+        match pool.memory_limit() {
+            MemoryLimit::Finite(most) => Some(Fit::of(most, self.state.config().target_partitions())),
+            _ => None,
+        }
     }
 
     /// A context with the settings and functions of `state`, and those of the fit. Its plans charge the pool.
@@ -287,8 +296,9 @@ impl Query {
 
     /// Runs SQL and returns all of its rows.
     ///
-    /// Where memory runs out, the query begins anew with a plan for half the memory, until a plan cannot be smaller. A statement that writes
-    /// (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
+    /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for the bytes that it
+    /// held, a minute at most. It then has a plan for the memory that there is. Each further plan is for half the memory, until a plan cannot be
+    /// smaller. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
     /// As [`run`](Query::run); a query that is stopped is not begun anew.
@@ -297,6 +307,7 @@ impl Query {
         // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
         let (mut plan, mut may_begin_anew) = (None, true);
         let eighths = Eighths(&self.pool);
+        let (mut run, mut may_repeat) = (Run::of(&self.tenant.runs), true);
         loop {
             eighths.set(fit);
             let part = async {
@@ -310,13 +321,9 @@ impl Query {
             };
             let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;
-            let smaller = fit.and_then(Fit::smaller);
-            match result {
-                Err(error) if smaller.is_some() && may_begin_anew && is_out_of_memory(&error) => {}
-                result => return result,
+            if !may_begin_anew || !result.as_ref().is_err_and(is_out_of_memory) {
+                return result;
             }
-            // ORDERING: Relaxed; a number by itself.
-            self.begun_anew.fetch_add(1, Ordering::Relaxed);
             // DataFusion's tasks end by themselves, some time after their query.
             for _ in 0..DRAIN_MILLIS_MOST {
                 if self.pool.reserved() <= reserved {
@@ -324,8 +331,20 @@ impl Query {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            (context, fit) =
-                (self.tenant.context(self.context.state(), &self.pool, &self.figures, smaller)?, smaller);
+            let has_room = self.tasks.track(run.wait(&self.group, self.group.peak())).await;
+            let has_room = has_room.map_err(|ended| resources_datafusion_err!("{ended}"))?;
+            // One more plan may be of the same size.
+            let next = if mem::take(&mut may_repeat) && has_room {
+                self.tenant.fit(&self.pool)
+            } else if let Some(smaller) = fit.and_then(Fit::smaller) {
+                Some(smaller)
+            } else {
+                return result;
+            };
+            // ORDERING: Relaxed; a number by itself.
+            self.begun_anew.fetch_add(1, Ordering::Relaxed);
+            context = self.tenant.context(self.context.state(), &self.pool, &self.figures, next)?;
+            fit = next;
         }
     }
 

@@ -122,6 +122,22 @@ fn one_above_its_share_spills_and_one_that_has_just_begun_does_not() {
 }
 
 #[test]
+fn one_that_spills_gets_a_quarter_more_until_it_has_freed_half() {
+    let query = Query::new(20 * MIB);
+    let (sort, _idle) =
+        (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
+    let fill = |bytes: usize| (0..bytes / MIB).for_each(|_| sort.try_grow(MIB).unwrap());
+    for held in [10 * MIB, 6 * MIB] {
+        fill(held);
+        assert_eq!(sort.size(), 10 * MIB);
+        assert!(sort.try_grow(1).is_err());
+        fill(2 * MIB);
+        assert!(sort.try_grow(MIB).is_err(), "the bytes that it gets are bounded");
+        sort.shrink(8 * MIB);
+    }
+}
+
+#[test]
 fn without_a_limit_no_consumer_spills() {
     let query = Query::new(20 * MIB);
     query.tenant.set_max(None).unwrap();

@@ -1,0 +1,73 @@
+//! The queries of a tenant that run at one time, and the turn of the one that is begun anew.
+//!
+//! A query that ran out of memory beside others of its tenant would run out again: those hold what it lacks. So it waits until they have freed as much as
+//! it held, and then has the plan for that. One waits for room at a time.
+//!
+//! - I1. Waits are futures, and block no thread. A query that waits holds no memory.
+//! - I2. All waits of a query together have one deadline. A query that another one runs as a part of itself waits so long for its turn.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use memgroup::{Effort, Group};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The most that a query waits in all.
+const WAIT_MOST: Duration = Duration::from_secs(60);
+/// How often a query looks whether there is room.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The queries of one tenant.
+#[derive(Default)]
+pub(crate) struct Runs {
+    running: AtomicUsize,
+    /// Held by the query that is begun anew, until its end.
+    turn: Mutex<()>,
+}
+
+/// One of them.
+pub(crate) struct Run<'t> {
+    runs: &'t Runs,
+    turn: Option<MutexGuard<'t, ()>>,
+    deadline: Option<Instant>,
+}
+
+// ORDERING: Relaxed, all of them; a number by itself.
+impl Run<'_> {
+    pub(crate) fn of(runs: &Runs) -> Run<'_> {
+        runs.running.fetch_add(1, Ordering::Relaxed);
+        Run { runs, turn: None, deadline: None }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.runs.running.load(Ordering::Relaxed) == 1
+    }
+
+    /// Waits for the turn, and then for room for `bytes` in `group`. Returns whether there is room that other queries have freed.
+    pub(crate) async fn wait(&mut self, group: &Group, bytes: u64) -> bool {
+        if self.is_alone() {
+            return false;
+        }
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_MOST);
+        if self.turn.is_none() {
+            self.turn = timeout_at(deadline, self.runs.turn.lock()).await.ok();
+        }
+        // Caches shrink on a thread that may block.
+        let caches = group.clone();
+        let shrink = move || caches.try_charge_by(bytes, Effort::Reclaim).is_ok();
+        let has_room = tokio::task::spawn_blocking(shrink).await.unwrap_or(false);
+        let room = async {
+            while group.headroom() < bytes && !self.is_alone() {
+                sleep(LOOK_AGAIN).await;
+            }
+        };
+        has_room || timeout_at(deadline, room).await.is_ok() && group.headroom() >= bytes
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.runs.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}

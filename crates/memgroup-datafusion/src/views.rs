@@ -1,0 +1,188 @@
+//! Views of texts and bytes that keep no more than their own bytes.
+//!
+//! DataFusion reads texts from Parquet as views into the pages of a file. A batch keeps whole pages, and their bytes count for each batch that has a view
+//! into them: some MiB for a thousand rows of 30 bytes. So a plan with few rows a batch would need as much memory as one with many, and
+//! would write it to disk more often. A scan whose views are compacted hands on batches with a copy of their own bytes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    ArrayRef, BinaryViewArray, GenericByteViewArray, RecordBatch, StringViewArray,
+};
+use datafusion::arrow::datatypes::{ByteViewType, DataType, FieldRef};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use futures_util::StreamExt as _;
+
+/// Buffers that are less than so many times as long as their views show stay as they are.
+const TIMES: usize = 2;
+
+/// Compacts the views that a plan's scans return, where it has any.
+///
+/// # Errors
+/// Those of DataFusion, when it puts a new node into the plan.
+pub fn compact_views(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let is_view = |field: &FieldRef| matches!(field.data_type(), DataType::Utf8View | DataType::BinaryView);
+    let compact = |node: Arc<dyn ExecutionPlan>| {
+        let reads_views = node.children().is_empty() && node.schema().fields().iter().any(is_view);
+        Ok(match reads_views {
+            true => Transformed::yes(Arc::new(CompactExec::over(node)) as Arc<dyn ExecutionPlan>),
+            false => Transformed::no(node),
+        })
+    };
+    plan.transform_up(compact).data()
+}
+
+/// The same columns. Views keep their own bytes alone.
+fn compacted(batch: &RecordBatch) -> Result<RecordBatch> {
+    let columns = batch.columns().iter().map(|column| {
+        let column = column.as_ref();
+        let texts = column.as_any().downcast_ref::<StringViewArray>().and_then(copied);
+        let bytes = || column.as_any().downcast_ref::<BinaryViewArray>().and_then(copied);
+        texts.or_else(bytes)
+    });
+    let columns = columns.zip(batch.columns()).map(|(new, old)| new.unwrap_or_else(|| Arc::clone(old)));
+    Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
+}
+
+/// A copy with the bytes that the views show, where the array keeps far more.
+fn copied<T: ByteViewType + ?Sized>(array: &GenericByteViewArray<T>) -> Option<ArrayRef> {
+    let kept: usize = array.data_buffers().iter().map(|buffer| buffer.capacity()).sum();
+    (kept > TIMES * array.total_buffer_bytes_used()).then(|| Arc::new(array.gc()) as ArrayRef)
+}
+
+/// The node over a scan.
+#[derive(Debug)]
+struct CompactExec {
+    input: Arc<dyn ExecutionPlan>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl CompactExec {
+    fn over(input: Arc<dyn ExecutionPlan>) -> CompactExec {
+        CompactExec { input, metrics: ExecutionPlanMetricsSet::new() }
+    }
+}
+
+impl DisplayAs for CompactExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CompactExec: views")
+    }
+}
+
+impl ExecutionPlan for CompactExec {
+    fn name(&self) -> &'static str {
+        "CompactExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.input.properties()
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match (children.pop(), children.is_empty()) {
+            (Some(input), true) => Ok(Arc::new(CompactExec::over(input))),
+            _ => internal_err!("CompactExec has one input"),
+        }
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let metrics = BaselineMetrics::new(&self.metrics, partition);
+        let batches = self.input.execute(partition, context)?.map(move |batch| {
+            let _timer = metrics.elapsed_compute().timer();
+            batch.and_then(|batch| compacted(&batch))
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), batches)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    /// Texts of 30 bytes, some of them null.
+    fn texts(rows: usize) -> StringViewArray {
+        (0..rows).map(|row| (row % 7 > 0).then(|| format!("the text of row {row:014}"))).collect()
+    }
+
+    fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+        RecordBatch::try_from_iter_with_nullable(
+            columns.into_iter().map(|(name, column)| (name, column, true)),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_part_of_a_page_keeps_its_own_bytes_alone() {
+        let page = texts(100_000);
+        let bytes: BinaryViewArray = page.iter().map(|text| text.map(str::as_bytes)).collect();
+        let part = batch(vec![("texts", Arc::new(page)), ("bytes", Arc::new(bytes))]).slice(70_000, 1000);
+        let compact = compacted(&part).unwrap();
+        assert_eq!(compact, part);
+        let kept = |batch: &RecordBatch| batch.get_array_memory_size();
+        assert!(kept(&part) > 5_000_000 && kept(&compact) < 120_000, "{} {}", kept(&part), kept(&compact));
+    }
+
+    #[test]
+    fn a_batch_that_keeps_little_else_is_not_copied() {
+        let whole = batch(vec![("texts", Arc::new(texts(1000)))]).slice(100, 700);
+        let buffers = |batch: &RecordBatch| {
+            let texts = batch.column(0).as_any().downcast_ref::<StringViewArray>().unwrap();
+            texts.data_buffers().iter().map(|buffer| buffer.as_ptr()).collect::<Vec<_>>()
+        };
+        assert_eq!(buffers(&compacted(&whole).unwrap()), buffers(&whole));
+        let none = batch(vec![("texts", Arc::new(texts(0)))]);
+        assert_eq!(compacted(&none).unwrap().num_rows(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_scan_of_views_has_a_node_above_and_one_of_numbers_has_none() {
+        let plan = async |column: ArrayRef| {
+            let context = SessionContext::new();
+            context.register_batch("rows", batch(vec![("value", column)])).unwrap();
+            let plan = context.sql("select value from rows order by value").await.unwrap();
+            compact_views(plan.create_physical_plan().await.unwrap()).unwrap()
+        };
+        let nodes = |plan: &Arc<dyn ExecutionPlan>| {
+            datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string()
+        };
+        let views = plan(Arc::new(texts(100))).await;
+        assert!(nodes(&views).contains("CompactExec: views\n    DataSourceExec"), "{}", nodes(&views));
+        let numbers = plan(Arc::new(datafusion::arrow::array::Int32Array::from(vec![1, 2]))).await;
+        assert!(!nodes(&numbers).contains("CompactExec"), "{}", nodes(&numbers));
+    }
+}
