@@ -1,7 +1,7 @@
 //! Corpus: small inputs of a parser, in files, and the inputs that are made of them.
 //!
-//! The folder `corpus/PARSER` has a file for each input, whose name says which one it is. A test hands all of them to the parser, and then inputs that are
-//! made by flipped bits, cuts, copies, and pieces of two files. `CORPUS_INPUTS=100000` makes as many.
+//! The folder `corpus/PARSER` has a file for each input, with a name that says which input it is. A test hands all of them to the parser. Then it
+//! hands over inputs that are made by flipped bits, cuts, copies, and pieces of two files. `CORPUS_INPUTS=100000` makes as many.
 //!
 //! - I1. The inputs of a run depend on the files and on the number of inputs only. So a failure comes back.
 
