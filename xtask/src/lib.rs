@@ -1,4 +1,4 @@
-//! The project's own checks, which `.ci/run` calls, and the watchdog of its tests. They need no crate but the standard library.
+//! The project's own checks, which `.ci/run` calls, and two helpers of its tests: the watchdog, and the corpus of inputs. They need no crate but the standard library.
 //!
 //! ```text
 //! cargo run -p xtask -- words     words that `words.txt` limits, in comments and pages
@@ -6,6 +6,7 @@
 //! cargo run -p xtask -- layers    imports against the orders of `layers.txt`
 //! ```
 
+pub mod corpus;
 pub mod layers;
 pub mod lines;
 mod source;

@@ -2,6 +2,7 @@
 //!
 //! - I1. JSON of another version can be read: names that are unknown here are skipped, and missing figures are 0.
 //! - I2. A tree has a group. The parent of each other group stands before it, so that a walk to the root ends.
+//! - I3. No name has a control character, which a terminal would obey.
 
 use serde::Deserialize;
 
@@ -109,7 +110,7 @@ impl Tree {
     /// Reads the JSON of a snapshot.
     ///
     /// # Errors
-    /// The text is no JSON, a figure has another type than here, or I2 does not hold.
+    /// The text is no JSON, a figure has another type than here, or I2 or I3 does not hold.
     pub(crate) fn from_json(json: &[u8]) -> Result<Tree, String> {
         let mut tree: Tree =
             serde_json::from_slice(json).map_err(|error| format!("read a snapshot: {error}"))?;
@@ -117,6 +118,10 @@ impl Tree {
             return Err("read a snapshot: it has no groups".to_owned());
         }
         for at in 0..tree.groups.len() {
+            let Group { path, name, .. } = &tree.groups[at];
+            if path.chars().chain(name.chars()).any(char::is_control) {
+                return Err(format!("read a snapshot: the name of group {at} has a control character"));
+            }
             let above =
                 tree.groups[at].parent.map(|parent| tree.groups[..at].get(parent).map(|one| one.depth));
             tree.groups[at].depth = match (at, above) {

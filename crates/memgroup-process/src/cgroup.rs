@@ -11,8 +11,8 @@
 
 use std::path::{Path, PathBuf};
 
+use procfs_core::ProcessCGroups;
 use procfs_core::process::{MountInfo, MountInfos};
-use procfs_core::{MemoryPressure, ProcessCGroups};
 
 use crate::error::ProcessError;
 use crate::files::{self, Files};
@@ -94,8 +94,13 @@ impl Cgroup {
     /// The share of the last ten seconds, in percent, in which a thread of the cgroup in `level` waited for memory. `None` where the kernel does not
     /// tell: in version 1, and without its option for pressure.
     pub(crate) fn pressure(&self, level: &Path) -> Option<f32> {
-        let pressure: MemoryPressure = files::parse(&level.join("memory.pressure")).ok()?;
-        Some(pressure.some.avg10)
+        let text = files::text(&level.join("memory.pressure")).ok()?;
+        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+        some.split(' ')
+            .find_map(|figure| figure.strip_prefix("avg10="))?
+            .parse()
+            .ok()
+            .filter(|percent| (0.0..=100.0).contains(percent))
     }
 }
 
@@ -189,6 +194,50 @@ mod tests {
         assert_eq!(System::new("", V2_MOUNT).limit(), None);
         assert_eq!(System::new("0::/\n", "").limit(), None);
         assert_eq!(System::new("0::/\n", V2_MOUNT).limit(), None, "the root of the host has no file");
+    }
+
+    #[test]
+    fn each_text_of_the_kernel_is_read_or_its_file_is_named() {
+        let texts = [
+            ("proc/self/cgroup", "0::/pod\n"),
+            ("proc/self/mountinfo", V2_MOUNT),
+            ("memory.max", "3000\n"),
+            ("memory.current", "1500\n"),
+            ("memory.stat", "inactive_file 400\n"),
+            (
+                "memory.pressure",
+                "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+            ),
+        ];
+        let place = |name: &str| {
+            if name.contains('/') { name.to_owned() } else { format!("sys/fs/cgroup/pod/{name}") }
+        };
+        let system = System::new("", "");
+        texts.iter().for_each(|(name, text)| system.write(&place(name), text));
+        xtask::corpus::run("cgroups", 1500, |input| {
+            let name = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
+            let Some((name, valid)) = texts.iter().find(|(known, _)| known.as_bytes() == name) else {
+                return;
+            };
+            let path = system.0.path().join(place(name));
+            fs::write(&path, &input[(name.len() + 1).min(input.len())..]).unwrap();
+            let is_named = |error: ProcessError| {
+                let line = error.to_string();
+                assert!(line.starts_with(&format!("read {}: ", path.display())), "{line}");
+            };
+            match system.cgroup() {
+                Ok(Some(cgroup)) => {
+                    let level = system.0.path().join("sys/fs/cgroup/pod");
+                    _ = cgroup.limit().map_err(is_named);
+                    _ = cgroup.used(&level).map_err(is_named);
+                    assert!(cgroup.pressure(&level).is_none_or(|percent| percent == 12.5
+                        || *name == "memory.pressure" && (0.0..=100.0).contains(&percent)));
+                }
+                Ok(None) => assert!(name.starts_with("proc"), "{name} has no part in where the group lies"),
+                Err(error) => is_named(error),
+            }
+            system.write(&place(name), valid);
+        });
     }
 
     #[test]

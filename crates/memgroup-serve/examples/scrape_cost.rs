@@ -2,24 +2,43 @@
 //!
 //! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many groups. Charges and statistics of each group changed
 //!    since the answer before.
-//! 2. How long another thread waits for the lock of the tree, with ten scrapes a second and without. Time in which the system had no CPU for the
-//!    thread is taken off. Where the system stops the server with the lock held, the wait counts.
+//! 2. How long calls of another thread take that need the lock of the tree, or the turn to flush statistics: without requests, and with ten requests
+//!    a second for each path. A thousand tasks wait meanwhile. Time in which the system had no CPU for the thread is taken off. Where the system
+//!    stops the server with a lock held, the wait counts.
 //! 3. CPU time of a charge and its uncharge on another thread: without a server, with one, and with a scrape every second.
 
 use std::hint::black_box;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use memgroup::{Config, Group, Hierarchy, stats};
+use memgroup::{Config, Freshness, Group, Hierarchy, Reach, stats};
 use memgroup_serve::{Serve, Server};
 
 const SCRAPES: u32 = 30;
 const WINDOW: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 7;
 const LOOKS: Duration = Duration::from_secs(3);
+
+/// Tasks that wait while calls are measured.
+const WAITS: usize = 1000;
+
+/// A call, and its name.
+type Call = (&'static str, fn(&Hierarchy, &Group));
+const CALLS: &[Call] = &[
+    ("look-ups", |hierarchy, _| drop(black_box(hierarchy.lookup("/group-1")))),
+    ("creations and removals", |_, group| {
+        let _removed = group.create("made").and_then(|made| made.remove());
+    }),
+    ("fresh reads of statistics", |hierarchy, group| {
+        hierarchy.io().add(group, stats::io::WIOS, 1);
+        black_box(hierarchy.io().get(group, stats::io::WIOS, Reach::Local, Freshness::Fresh));
+    }),
+];
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -35,9 +54,15 @@ fn main() -> Result<()> {
     for path in ["/metrics", "/v1/tree"] {
         cost(&hierarchy, &all, &socket, path)?;
     }
-    println!("lock of the tree, look-ups of {} seconds:", LOOKS.as_secs());
-    lock(&hierarchy, &socket, false)?;
-    lock(&hierarchy, &socket, true)?;
+    waiting(&hierarchy, &all[1..=WAITS], || {
+        println!("calls of another thread in {} seconds, beside {WAITS} waits:", LOOKS.as_secs());
+        for call in CALLS {
+            for path in ["", "/metrics", "/v1/tree", "/v1/waits"] {
+                calls(&hierarchy, &all[1], call, &socket, path)?;
+            }
+        }
+        Ok(())
+    })?;
     drop(server);
 
     pairs(&hierarchy, &all[1], &socket)?;
@@ -130,17 +155,32 @@ fn cost(hierarchy: &Hierarchy, all: &[Group], socket: &Path, path: &str) -> Resu
     Ok(())
 }
 
-/// Prints how long look-ups took.
-fn lock(hierarchy: &Hierarchy, socket: &Path, has_scrapes: bool) -> Result<()> {
+/// Calls `act` while a task waits for events of each of these groups.
+fn waiting(hierarchy: &Hierarchy, groups: &[Group], act: impl FnOnce() -> Result<()>) -> Result<()> {
+    let reclaimer = hierarchy.reclaimer();
+    let stop = reclaimer.stop_handle();
+    std::thread::scope(|scope| {
+        scope.spawn(|| reclaimer.run());
+        let mut tasks: Vec<_> = groups.iter().map(|group| group.events_after(&group.events())).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        let has_begun = tasks.iter_mut().all(|task| Pin::new(task).poll(&mut context).is_pending());
+        let acted = if has_begun { act() } else { Err("a task does not wait".into()) };
+        stop.stop();
+        acted
+    })
+}
+
+/// Prints how long calls took.
+fn calls(hierarchy: &Hierarchy, group: &Group, (name, call): &Call, socket: &Path, path: &str) -> Result<()> {
     let is_over = AtomicBool::new(false);
-    let (mut times, scrapes) = std::thread::scope(|scope| -> Result<_> {
-        let looking = scope.spawn(|| {
+    let (mut times, requests) = std::thread::scope(|scope| -> Result<_> {
+        let calling = scope.spawn(|| {
             let own = Path::new("/proc/thread-self");
             let mut times = Vec::with_capacity(1 << 24);
             let mut stopped = thread_times(own)?[1];
             while !is_over.load(Ordering::Relaxed) && times.len() < times.capacity() {
                 let began = Instant::now();
-                drop(black_box(hierarchy.lookup("/group-1")));
+                call(hierarchy, group);
                 let mut took = began.elapsed();
                 if took > Duration::from_micros(10) {
                     let until_now = thread_times(own)?[1];
@@ -153,19 +193,20 @@ fn lock(hierarchy: &Hierarchy, socket: &Path, has_scrapes: bool) -> Result<()> {
         });
         let (began, mut steps) = (Instant::now(), 0_u32);
         while began.elapsed() < LOOKS {
-            if has_scrapes {
-                get(socket, "/metrics")?;
+            if !path.is_empty() {
+                get(socket, path)?;
             }
             steps += 1;
             std::thread::sleep((Duration::from_millis(100) * steps).saturating_sub(began.elapsed()));
         }
         is_over.store(true, Ordering::Relaxed);
-        Ok((looking.join().map_err(|_| "the looking thread panicked")??, if has_scrapes { steps } else { 0 }))
+        let times = calling.join().map_err(|_| "the calling thread panicked")??;
+        Ok((times, if path.is_empty() { 0 } else { steps }))
     })?;
     times.sort_unstable();
     let micros = |part: f64| f64::from(times[((times.len() - 1) as f64 * part) as usize]) / 1e3;
     println!(
-        "  {scrapes:>3} scrapes: {} look-ups, p50 {:.2} us, p99.9 {:.1} us, p99.99 {:.1} us, most {:.0} us; {} above 100 us",
+        "  {name}, {requests:>2} of {path:9}: {:>8} calls, p50 {:.2} us, p99.9 {:.1} us, p99.99 {:.1} us, most {:.0} us; {} above 100 us",
         times.len(),
         micros(0.5),
         micros(0.999),

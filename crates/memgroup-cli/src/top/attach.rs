@@ -221,9 +221,11 @@ async fn get(
 /// The detail of a problem, or the status alone.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    match problem["detail"].as_str() {
+    // A terminal obeys control characters.
+    let detail = problem["detail"].as_str().map(|detail| detail.replace(char::is_control, "\u{fffd}"));
+    match detail {
         Some(detail) if status == StatusCode::UNAUTHORIZED => format!("{detail} (--token, or {TOKEN})"),
-        Some(detail) => detail.to_owned(),
+        Some(detail) => detail,
         None => format!("the answer has the status {status}"),
     }
 }

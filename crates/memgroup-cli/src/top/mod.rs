@@ -6,6 +6,8 @@
 //! - I1. A program that goes away ends neither the screen nor a recording: both show or note it, and ask again each interval.
 
 mod attach;
+#[cfg(test)]
+mod corpus;
 mod find;
 mod paint;
 mod recording;

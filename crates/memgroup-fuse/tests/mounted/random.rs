@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use memgroup::{FileProblem, GroupError};
+use memgroup::{FileProblem, Group, GroupError};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use rustix::io::Errno;
@@ -75,38 +75,65 @@ fn texts() -> impl Strategy<Value = Vec<u8>> {
     .prop_filter("a write of nothing reaches no file", |text| !text.is_empty())
 }
 
-#[test]
-fn applies_each_text_as_the_engine_does() {
-    let Some(m) = mounted() else { return };
-    let (mounted, twin) = (m.hierarchy.create("/mounted").unwrap(), m.hierarchy.create("/twin").unwrap());
-    let files: Vec<_> = m.hierarchy.files().into_iter().map(|file| file.name).collect();
-    let property = |(name, text): (String, Vec<u8>)| {
-        let written = write(&mounted_path(&m, &name), &text);
+/// A mounted tree with two groups: one is written through the mount, the other by the engine.
+struct Twins {
+    m: super::Mounted,
+    mounted: Group,
+    twin: Group,
+    files: Vec<String>,
+}
+
+impl Twins {
+    fn new() -> Option<Twins> {
+        let m = mounted()?;
+        let create = |path| m.hierarchy.create(path).unwrap();
+        let (mounted, twin) = (create("/mounted"), create("/twin"));
+        let files = m.hierarchy.files().into_iter().map(|file| file.name).collect();
+        Some(Twins { m, mounted, twin, files })
+    }
+
+    /// Writes a text to a file of both, and compares.
+    fn write(&self, name: &str, text: &[u8]) -> Result<(), TestCaseError> {
+        let written = write(&self.m.path("mounted").join(name), text);
         let text = text.split(|&byte| byte == 0).next().unwrap();
-        let expected = match (str::from_utf8(text), name.as_str()) {
+        let expected = match (str::from_utf8(text), name) {
             (_, "memory.peak") => Ok(()),
             (Err(_), _) => Err(Errno::INVAL),
             (Ok(text), "memory.pressure") => {
                 text.parse::<memgroup::PressureTrigger>().map(drop).map_err(|_| Errno::INVAL)
             }
-            (Ok(text), name) => twin.write_file(name, text).map_err(|error| match error.problem {
+            (Ok(text), name) => self.twin.write_file(name, text).map_err(|error| match error.problem {
                 FileProblem::Short { .. } => Errno::AGAIN,
                 FileProblem::Unsupported(_) => Errno::OPNOTSUPP,
                 _ => Errno::INVAL,
             }),
         };
         prop_assert_eq!(written, expected, "{:?}", text);
-        for name in &files {
-            prop_assert_eq!(mounted.read_file(name), twin.read_file(name), "{}", name);
+        for name in &self.files {
+            prop_assert_eq!(self.mounted.read_file(name), self.twin.read_file(name), "{}", name);
         }
         Ok(())
-    };
-    let name = proptest::sample::select(files.clone());
+    }
+}
+
+#[test]
+fn applies_each_text_as_the_engine_does() {
+    let Some(twins) = Twins::new() else { return };
+    let name = proptest::sample::select(twins.files.clone());
     TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })
-        .run(&(name, texts()), property)
+        .run(&(name, texts()), |(name, text)| twins.write(&name, &text))
         .unwrap();
 }
 
-fn mounted_path(m: &super::Mounted, name: &str) -> std::path::PathBuf {
-    m.path("mounted").join(name)
+#[test]
+fn applies_the_texts_of_the_corpus_as_the_engine_does() {
+    let Some(twins) = Twins::new() else { return };
+    xtask::corpus::run("files", 1000, |input| {
+        let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(input.len());
+        let text = &input[(end + 1).min(input.len())..];
+        let Some(name) = twins.files.iter().find(|name| name.as_bytes() == &input[..end]) else { return };
+        if !text.is_empty() && text.len() <= 4096 {
+            twins.write(name, text).unwrap();
+        }
+    });
 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod control;
+mod corpus;
 mod events;
 mod fixture;
 mod life;

@@ -80,7 +80,7 @@ impl std::error::Error for ParseBytesError {}
 /// rounded to pages and nothing saturates in silence.
 ///
 /// # Errors
-/// The error repeats the text and names the fault: a sign, a fraction, an unknown suffix, or more than
+/// The error repeats the beginning of the text and names the fault: a sign, a fraction, an unknown suffix, or more than
 /// a counter holds (256 TiB).
 ///
 /// ```
@@ -89,7 +89,7 @@ impl std::error::Error for ParseBytesError {}
 /// assert!(memgroup::parse_bytes("-1").unwrap_err().to_string().contains("negative"));
 /// ```
 pub fn parse_bytes(text: &str) -> Result<Option<u64>, ParseBytesError> {
-    let wrong = |reason| ParseBytesError { text: text.to_owned(), reason };
+    let wrong = |reason| ParseBytesError { text: start(text), reason };
     let trimmed = text.trim();
     if trimmed == "max" {
         return Ok(None);
@@ -122,6 +122,15 @@ pub fn parse_bytes(text: &str) -> Result<Option<u64>, ParseBytesError> {
     match number.checked_mul(1 << shift) {
         Some(bytes) if bytes <= BYTES_MAX => Ok(Some(bytes)),
         _ => Err(wrong(too_large)),
+    }
+}
+
+/// The beginning of a text, as much as an error repeats.
+pub(crate) fn start(text: &str) -> String {
+    const CHARS_MOST: usize = 64;
+    match text.char_indices().nth(CHARS_MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

@@ -186,7 +186,10 @@ impl<'a> Frame<'a> {
         let mut text = self.time.clone();
         let Some(top) = self.tree.groups.first() else { return Line::raw(fit(&text, width)) };
         let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
-        text += &format!(", {} groups, usage {usage}, peak {peak}", units::count(top.descendants as u64 + 1));
+        text += &format!(
+            ", {} groups, usage {usage}, peak {peak}",
+            units::count((top.descendants as u64).saturating_add(1))
+        );
         if top.dying_descendants > 0 {
             text += &format!(", {} removed and still held", units::count(top.dying_descendants as u64));
         }

@@ -367,4 +367,6 @@ fn once<T: PartialEq>(
 }
 
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod tests;

@@ -31,6 +31,8 @@ impl<'a> Source<'a> {
     }
 
     fn error(self, at: usize, text: impl Display) -> RunError {
+        // A terminal obeys control characters.
+        let text = text.to_string().replace(char::is_control, "\u{fffd}");
         RunError::Usage(format!("{}:{}: {text}", self.file, self.line(at)))
     }
 

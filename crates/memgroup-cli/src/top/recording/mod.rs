@@ -51,4 +51,6 @@ fn crc(checked: &[u8], body: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod tests;

@@ -65,6 +65,11 @@ fn unpacked(body: &[u8], length: usize) -> Result<Vec<u8>, String> {
     if bytes.len() == length { Ok(bytes) } else { Err("its length is wrong".to_owned()) }
 }
 
+/// Bytes as text that a terminal only shows.
+fn plain(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace(char::is_control, "\u{fffd}")
+}
+
 impl Recording {
     /// Opens a recording and reads its frames: those of `source`, or of its only program.
     ///
@@ -92,7 +97,7 @@ impl Recording {
             };
             if entry.kind == Kind::Source {
                 let name = unpacked(&body, entry.unpacked).map_err(named)?;
-                names.push((entry.source, String::from_utf8_lossy(&name).into_owned()));
+                names.push((entry.source, plain(&name)));
             }
             entries.push(entry);
             offset += (HEAD + entry.packed) as u64;
@@ -124,7 +129,7 @@ impl Recording {
             |path: &Path, error: String| format!("read frame {number} of {}: {error}", path.display());
         if self.entries[number].kind == Kind::Gone {
             let why = self.body(number).map_err(|error| named(&self.path, error))?;
-            return Ok(Err(String::from_utf8_lossy(&why).into_owned()));
+            return Ok(Err(plain(&why)));
         }
         let back = |kinds: &[Kind]| (0..=number).rev().find(|&at| kinds.contains(&self.entries[at].kind));
         let full = back(&[Kind::Full]).ok_or_else(|| named(&self.path, "it needs one before".to_owned()))?;

@@ -36,7 +36,7 @@ fn record(folder: &Path, snapshots: &[String]) -> PathBuf {
 }
 
 /// The JSON with fractions rounded, for comparison.
-fn value(json: &[u8]) -> serde_json::Value {
+pub(super) fn value(json: &[u8]) -> serde_json::Value {
     fn round(value: &mut serde_json::Value) {
         match value {
             serde_json::Value::Number(number) if number.is_f64() => {
@@ -53,7 +53,7 @@ fn value(json: &[u8]) -> serde_json::Value {
 }
 
 /// All snapshots that a file gives.
-fn read_all(path: &Path) -> Result<Vec<Vec<u8>>, String> {
+pub(super) fn read_all(path: &Path) -> Result<Vec<Vec<u8>>, String> {
     let mut recording = Recording::open(path, None)?;
     (0..recording.entries.len()).map(|number| recording.read(number).and_then(|found| found)).collect()
 }

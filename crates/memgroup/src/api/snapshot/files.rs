@@ -13,7 +13,7 @@ pub use error::{FileError, FileProblem};
 use figures::Figures;
 
 use crate::api::snapshot::GroupSnapshot;
-use crate::base::limit::{BYTES_MAX, parse_bytes};
+use crate::base::limit::{BYTES_MAX, parse_bytes, start};
 use crate::counter::events::Events;
 use crate::state::stats::Reach;
 use crate::tree::handle::{Group, Hierarchy};
@@ -150,7 +150,8 @@ const TABLE: &[File] = &[
         |_, text| match text.trim() {
             "threaded" => Err(FileProblem::Unsupported("a group has no threads, so it cannot be threaded")),
             _ => Err(FileProblem::Text(format!(
-                "{text:?} is no type that can be set; every group is a domain"
+                "{:?} is no type that can be set; every group is a domain",
+                start(text)
             ))),
         },
     ),
@@ -286,12 +287,17 @@ fn yes_or_no(text: &str) -> Result<bool, FileProblem> {
     match text.trim() {
         "0" => Ok(false),
         "1" => Ok(true),
-        _ => Err(FileProblem::Text(format!("{text:?} is neither 0 nor 1; write 1 for yes, or 0 for no"))),
+        _ => Err(FileProblem::Text(format!(
+            "{:?} is neither 0 nor 1; write 1 for yes, or 0 for no",
+            start(text)
+        ))),
     }
 }
 
 fn number<T: FromStr>(text: &str, range: &str) -> Result<T, FileProblem> {
-    text.trim().parse().map_err(|_| FileProblem::Text(format!("{text:?} is no whole number {range}")))
+    text.trim()
+        .parse()
+        .map_err(|_| FileProblem::Text(format!("{:?} is no whole number {range}", start(text))))
 }
 
 fn set<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, FileProblem> {
@@ -309,7 +315,8 @@ fn turn_on(group: &Group, text: &str) -> Result<(), FileProblem> {
         if !word.strip_prefix('+').is_some_and(is_known) {
             let known = known.join(", +");
             return Err(FileProblem::Text(format!(
-                "{word:?} turns no subsystem on; can be written: +{known}"
+                "{:?} turns no subsystem on; can be written: +{known}",
+                start(word)
             )));
         }
     }
@@ -329,7 +336,9 @@ fn reclaim(group: &Group, text: &str) -> Result<(), FileProblem> {
     let asked_bytes = bytes(words.next().unwrap_or_default())?;
     let wrong = if let Some(more) = words.next() {
         format!(
-            "{text:?} says {more:?} after the number of bytes: nothing is swapped here, so write the number alone"
+            "{:?} says {:?} after the number of bytes: nothing is swapped here, so write the number alone",
+            start(text),
+            start(more)
         )
     } else if let Some(asked_bytes) = asked_bytes {
         return reclaim_bytes(group, asked_bytes);
@@ -413,14 +422,5 @@ impl Group {
             Some(Some(write)) => write(self, text),
         };
         written.map_err(|problem| FileError { path: self.path(), file: start(name), problem })
-    }
-}
-
-/// The beginning of a text, as much as an error repeats.
-fn start(text: &str) -> String {
-    const CHARS_MOST: usize = 64;
-    match text.char_indices().nth(CHARS_MOST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
     }
 }

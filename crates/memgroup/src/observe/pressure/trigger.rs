@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use memgroup_sync::{Mutex, interleave};
 
 use crate::base::deadline::Deadline;
+use crate::base::limit::start;
 use crate::observe::pressure::tally::{Progress, Seen};
 use crate::observe::pressure::window::Window;
 use crate::observe::wait::list::{Target, begin_for_events};
@@ -105,10 +106,7 @@ impl FromStr for PressureTrigger {
     type Err = TriggerError;
 
     fn from_str(text: &str) -> Result<PressureTrigger, TriggerError> {
-        let syntax = |reason| {
-            let text = text.chars().take(REPEATED_MOST).collect();
-            TriggerError::Syntax { text, reason }
-        };
+        let syntax = |reason| TriggerError::Syntax { text: start(text), reason };
         let mut words = text.split_ascii_whitespace();
         let (Some(kind), Some(stall), Some(window), None) =
             (words.next(), words.next(), words.next(), words.next())
@@ -163,9 +161,6 @@ pub enum TriggerError {
         window: Duration,
     },
 }
-
-/// The most bytes of a text that an error repeats.
-const REPEATED_MOST: usize = 80;
 
 impl fmt::Display for TriggerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

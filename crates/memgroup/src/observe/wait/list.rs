@@ -18,8 +18,7 @@
 //! - I2. `Wake::All` stays: each further `park` returns it at once. A notice is for one `park`, or for one poll of a task.
 //! - I3. The list has room for 1,024 waits of a hierarchy at a time. It grows for further ones, without its lock.
 //! - I4. The lock of the list is the last in the order of locks. A thread that holds it unparks threads, and calls, locks, allocates and frees
-//!   nothing else. It calls, clones and drops no waker of a task: those are the user's code. So an event may be counted, and a waiter notified, inside an allocator and under the tree lock. The one exception is
-//!   `Hierarchy::waits`, which allocates its reports under both locks.
+//!   nothing else. It calls, clones and drops no waker of a task: those are the user's code. So an event may be counted, and a waiter notified, inside an allocator and under the tree lock.
 //! - E1. `notify`, `wake_within` → `park`: the notice is under the lock, and the thread is unparked after it is there. Loom: the models of
 //!   `reclaim::queue`.
 //! - E2. A removal marks the group offline, then goes through the list. A wait enters the list, then checks the mark. Both are under the lock, so no

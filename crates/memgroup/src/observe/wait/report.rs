@@ -92,18 +92,18 @@ fn each(shared: &'static Shared, mut visit: impl FnMut(Seen)) {
     });
 }
 
-/// The group, the bytes and the begin of every listed wait for memory, at one instant. The vector grows without the locks.
-pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
+/// The value of each wait that `is_wanted`, at one instant. The vector grows without the locks.
+fn collect<T>(shared: &'static Shared, is_wanted: impl Fn(&Seen) -> bool, of: impl Fn(Seen) -> T) -> Vec<T> {
     let mut waits = Vec::new();
     loop {
         let mut there = 0;
         each(shared, |wait| {
-            if !wait.kind.is_for_memory() {
+            if !is_wanted(&wait) {
                 return;
             }
             there += 1;
             if waits.len() < waits.capacity() {
-                waits.push((wait.node.group_id(), wait.bytes, wait.since));
+                waits.push(of(wait));
             }
         });
         if waits.len() == there {
@@ -112,6 +112,12 @@ pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
         waits.clear();
         waits.reserve(there + there / 8 + 1);
     }
+}
+
+/// The group, the bytes and the begin of every listed wait for memory, at one instant.
+pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
+    let is_wanted = |wait: &Seen| wait.kind.is_for_memory();
+    collect(shared, is_wanted, |wait| (wait.node.group_id(), wait.bytes, wait.since))
 }
 
 /// Waits.
@@ -127,15 +133,14 @@ impl Hierarchy {
     /// # assert!(hierarchy.waits().is_empty());
     /// ```
     pub fn waits(&self) -> Vec<WaitReport> {
-        let mut waits = Vec::new();
-        let tree = self.shared().tree.lock();
-        each(self.shared(), |Seen { node, at, kind, bytes, since, deadline }| {
-            let (group, at) = (tree.path(node.id()), tree.path(at.id()));
-            waits.push(WaitReport { group, at, kind, bytes, since, deadline });
-        });
-        drop(tree);
-        waits.sort_by_key(|wait| wait.since);
-        waits
+        // A wait holds its group, and that the groups above. The handles keep their paths when it has ended.
+        let held = |wait: Seen| (Group::pinned(wait.node), Group::pinned(wait.at), wait);
+        let mut waits = collect(self.shared(), |_| true, held);
+        waits.sort_by_key(|(_, _, wait)| wait.since);
+        let report = |(group, at, Seen { kind, bytes, since, deadline, .. }): (Group, Group, Seen)| {
+            WaitReport { group: group.path(), at: at.path(), kind, bytes, since, deadline }
+        };
+        waits.into_iter().map(report).collect()
     }
 }
 
