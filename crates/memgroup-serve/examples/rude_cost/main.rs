@@ -5,7 +5,11 @@
 //!
 //! Rounds with all kinds of rude clients (`rude.rs`) and without any take turns. The clients are in another process, at a niceness of 15 above that of
 //! the program. So they get a small part of a CPU that a thread of the program wants, and the difference between the rounds is mostly the server's.
-//! On a machine with other work, start the example with `nice -n -15`.
+//! On a machine with other work, start the example with more weight in a session of its own:
+//!
+//! ```text
+//! setsid -w sh -c 'echo -20 > /proc/self/autogroup; exec target/release/examples/rude_cost'
+//! ```
 
 mod rude;
 
