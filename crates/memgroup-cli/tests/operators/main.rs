@@ -7,4 +7,5 @@
 mod client;
 mod kills;
 mod program;
+mod soak;
 mod visitors;

@@ -50,7 +50,11 @@ fn run(folder: &Path) {
     let _held = hierarchy.create("/cache").unwrap().try_charge(64 << 20).unwrap();
     let serve = Serve::unix(folder.join("m.sock")).and_tcp(([127, 0, 0, 1], 0));
     // The three largest groups are always the root, the cache and the server. So the bytes of the history stay the same, although groups come and go.
-    let serve = serve.token(Token::new(READ).unwrap()).control(Control::Unix).history_groups(HISTORY);
+    let serve = serve
+        .token(Token::new(READ).unwrap())
+        .control(Control::Unix)
+        .history_groups(HISTORY)
+        .cpu_percent(100);
     let server = memgroup_serve::start(&hierarchy, serve).unwrap();
     let mounted = mounted(&hierarchy, &folder.join("groups"));
     say(&json!({"address": server.address().unwrap(), "is_mounted": mounted.is_some()}));
@@ -244,7 +248,7 @@ impl Program {
             threads: count("task"),
             children: self.proc(&format!("task/{id}/children")).split_whitespace().count(),
             mounts: mounts(&self.groups()),
-            server: state["server"].take().as_u64().unwrap(),
+            server: state.as_object_mut().unwrap().remove("server").unwrap().as_u64().unwrap(),
             state,
         }
     }
