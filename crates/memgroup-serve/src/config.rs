@@ -36,6 +36,7 @@ pub struct Serve {
     pub(crate) events: usize,
     pub(crate) connections: usize,
     pub(crate) cpu_percent: u32,
+    pub(crate) niceness: i32,
     pub(crate) times: Times,
 }
 
@@ -105,6 +106,7 @@ impl Serve {
             events: 4096,
             connections: 64,
             cpu_percent: 25,
+            niceness: 10,
             times: Times::default(),
         }
     }
@@ -215,6 +217,14 @@ impl Serve {
     /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to 100; 25 by default. Requests beyond it wait.
     pub fn cpu_percent(mut self, percent: u32) -> Serve {
         self.cpu_percent = percent.clamp(1, 100);
+        self
+    }
+
+    /// Sets the niceness of the server's threads above that of the thread that starts the server, from 0 to 19; 10 by default. With a high one, a
+    /// tenant's thread does not wait for a CPU that the server has. Only on Linux do threads have a niceness of their own. On other systems this does
+    /// nothing.
+    pub fn niceness(mut self, niceness: u8) -> Serve {
+        self.niceness = i32::from(niceness.min(19));
         self
     }
 

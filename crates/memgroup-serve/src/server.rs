@@ -118,7 +118,8 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     let (stop, stopped) = watch::channel(false);
     let (tell, told) = mpsc::sync_channel(1);
     let hierarchy = hierarchy.clone();
-    let run = move || match Listeners::bind(&serve) {
+    let niceness = serve.niceness;
+    let run = move || match be_nice(niceness).and_then(|()| Listeners::bind(&serve)) {
         Ok((runtime, listeners)) => {
             let (address, socket) = (listeners.address(), listeners.socket());
             let access = Access::new(&serve, address);
@@ -155,6 +156,18 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
             Err(StartError::Io("start a thread".to_owned(), panic))
         }
     }
+}
+
+/// Lowers the priority of this thread, and of those that it starts.
+#[cfg(target_os = "linux")]
+fn be_nice(niceness: i32) -> Result<(), StartError> {
+    let set = rustix::process::nice(niceness);
+    set.map(drop).map_err(|error| StartError::Io("lower the priority of a thread".to_owned(), error.into()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn be_nice(_: i32) -> Result<(), StartError> {
+    Ok(())
 }
 
 impl Server {

@@ -21,6 +21,8 @@ use crate::tree::Tree;
 const ANSWER_MAX: usize = 256 << 20;
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The pause between two tries to connect.
+const RETRY: Duration = Duration::from_millis(20);
 /// The variable of the environment with a token, which other users cannot read as they can read a command line.
 const TOKEN: &str = "MEMGROUP_TOKEN";
 
@@ -173,7 +175,15 @@ async fn connect(target: &Target) -> Result<SendRequest<Empty<Bytes>>, String> {
     let no_http = |error: hyper::Error| format!("connect: {error}");
     match target {
         Target::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(no_stream)?;
+            let stream = loop {
+                match UnixStream::connect(path).await {
+                    // The server's queue of connections is full, and the system does not wait for a place in it.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        tokio::time::sleep(RETRY).await
+                    }
+                    connected => break connected.map_err(no_stream)?,
+                }
+            };
             let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
             tokio::spawn(connection);
             Ok(sender)

@@ -1,7 +1,8 @@
 //! `memgroup top`: attached to a server in this process, on a terminal and in pipes; recordings.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -9,6 +10,7 @@ use memgroup::{Charge, Config, Hierarchy};
 use memgroup_serve::{Serve, Server};
 use serde_json::Value;
 use tempfile::TempDir;
+use xtask::Watchdog;
 
 use super::watch::{Terminal, after_the_screen};
 use super::{stderr, stdout};
@@ -106,6 +108,29 @@ fn prints_one_frame_of_a_program_by_socket_and_number() {
         assert!(stderr(&by_number).contains("several programs serve their groups"), "{}", stderr(&by_number));
         assert!(stderr(&by_number).contains(text(&served.socket)), "{}", stderr(&by_number));
     }
+}
+
+#[test]
+fn waits_while_the_queue_of_connections_is_full() {
+    let _watchdog = Watchdog::over("a program that waits for a place in a full queue");
+    let folder = tempfile::tempdir().expect("a directory");
+    let socket = folder.path().join("m.sock");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+    let mut waiting = Vec::new();
+    while let Ok(stream) = runtime.block_on(tokio::net::UnixStream::connect(&socket)) {
+        waiting.push(stream);
+    }
+    let child = program().args([text(&socket), "--once"]).stderr(Stdio::piped()).spawn().expect("it starts");
+    // Time for its first try, which finds no place.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    for _ in &waiting {
+        listener.accept().expect("a connection");
+    }
+    let (mut stream, _) = listener.accept().expect("that of the program");
+    stream.write_all(b"HTTP/1.1 418 \r\ncontent-length: 0\r\n\r\n").expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(stderr(&output).contains("the answer has the status 418"), "{}", stderr(&output));
 }
 
 #[test]

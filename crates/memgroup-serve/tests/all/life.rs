@@ -143,3 +143,21 @@ fn the_page_has_the_token_in_its_fragment() {
     assert_eq!(made.len(), 64);
     assert_eq!(Client::tcp(server.address().unwrap()).token(&made).get("/metrics").status, 200);
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_threads_of_the_server_are_nicer_than_the_program() {
+    let niceness = |stat: &str| stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse::<i32>().ok();
+    let own = || niceness(&std::fs::read_to_string("/proc/thread-self/stat").unwrap());
+    let before = own().unwrap();
+    let _fixture = Fixture::with(|serve| serve.niceness(7));
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    // A thread of another test may end meanwhile.
+    let stats = tasks.map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+    let mut servers = stats.filter(|stat| stat.contains("(memgroup-serve)"));
+    assert!(
+        servers.any(|stat| niceness(&stat) == Some((before + 7).min(19))),
+        "those of other tests have 10"
+    );
+    assert_eq!(own(), Some(before));
+}

@@ -1,54 +1,20 @@
 //! The page with 10,000 groups: all of them can be reached, few elements are made, and the figures of its cost are printed.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::browser::key;
 use crate::fixture::{CONTROL, Shown, hierarchy};
+use crate::tasks::{below, tasks};
 
 const TENANTS: usize = 100;
 const GROUPS: usize = 10_000;
 
-/// A running process or thread: its id, the id above it, its command line, and the CPU time that it has taken.
-struct Task {
-    id: u32,
-    above: u32,
-    command: String,
-    seconds: f64,
-}
-
-fn tasks(folder: &str) -> Vec<Task> {
-    let folders = fs::read_dir(folder).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
-    let task = |path: std::path::PathBuf| {
-        let stat = fs::read_to_string(path.join("stat")).ok()?;
-        let (before, fields) = stat.rsplit_once(')')?;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let ticks: u64 = fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?;
-        let command = fs::read_to_string(path.join("cmdline")).ok().filter(|_| folder == "/proc");
-        let command = command.unwrap_or_else(|| before.to_owned());
-        // The kernel counts hundredths of a second.
-        Some(Task {
-            id: before.split(' ').next()?.parse().ok()?,
-            above: fields[1].parse().ok()?,
-            command,
-            seconds: ticks as f64 / 100.0,
-        })
-    };
-    folders.filter_map(task).collect()
-}
-
 /// CPU seconds of the browser's processes, of those that draw the page alone, and of the server.
 fn seconds(driver: u32) -> [f64; 3] {
-    let tasks_of_all = tasks("/proc");
-    let mut family = vec![driver];
-    let mut at = 0;
-    while let Some(&above) = family.get(at) {
-        family.extend(tasks_of_all.iter().filter(|task| task.above == above).map(|task| task.id));
-        at += 1;
-    }
-    let browser = || tasks_of_all.iter().filter(|task| family[1..].contains(&task.id));
+    let browser = below(driver);
+    let browser = || browser.iter();
     let renderer = browser().filter(|task| task.command.contains("--type=renderer"));
     let server = tasks("/proc/self/task").into_iter().filter(|task| task.command.contains("memgroup-serve"));
     [

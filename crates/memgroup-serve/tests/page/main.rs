@@ -4,8 +4,10 @@ mod browser;
 #[path = "../all/client.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod client;
+mod ends;
 mod fixture;
 mod keyboard;
 mod large;
 mod shows;
 mod steers;
+mod tasks;

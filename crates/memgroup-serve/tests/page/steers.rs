@@ -14,7 +14,7 @@ fn write(browser: &Browser, file: &str, text: &str) {
     browser.press(key::ENTER);
 }
 
-fn until(is_done: impl Fn() -> bool) {
+pub(crate) fn until(is_done: impl Fn() -> bool) {
     while !is_done() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -1,0 +1,219 @@
+//! The cost of rude clients for the tenants: `cargo run --release -p memgroup-serve --example rude_cost`.
+//!
+//! Two protected tenants have a request each 2 ms. A request charges 64 KiB, and parses and writes a JSON document of some 20 KB. The blocks
+//! of the document are charged to the tenant, too. Its time counts from the moment at which it was due. A third tenant works without a pause, and is refused at its limit.
+//!
+//! Rounds with all kinds of rude clients (`rude.rs`) and without any take turns. The clients are in another process, at a niceness of 15 above that of
+//! the program. So they get a small part of a CPU that a thread of the program wants, and the difference between the rounds is mostly the server's.
+//! On a machine with other work, start the example with more weight in a session of its own:
+//!
+//! ```text
+//! setsid -w sh -c 'echo -20 > /proc/self/autogroup; exec target/release/examples/rude_cost'
+//! ```
+
+mod rude;
+
+use std::error::Error;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use memgroup::{Config, Group, Hierarchy, scope};
+use memgroup_alloc::Allocator;
+use memgroup_serve::Serve;
+use rude::{KINDS, Target};
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator::system();
+
+const ROUNDS: usize = 15;
+const ROUND: Duration = Duration::from_secs(3);
+/// Time at the beginning of a round that does not count.
+const WARM: Duration = Duration::from_secs(1);
+const EACH: Duration = Duration::from_millis(2);
+const GROUPS: usize = 500;
+const GOAL: f64 = 1.1;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if let [unix, tcp] = &arguments[..] {
+        be_rude(&Target { unix: unix.into(), tcp: tcp.parse()? });
+        return Ok(());
+    }
+    let hierarchy = Hierarchy::new(Config::new())?;
+    for number in 0..GROUPS {
+        hierarchy.get_or_create(&format!("/others/group-{number}"))?.try_charge(4096)?.into_parts();
+    }
+    let tenants = ["/alice", "/bob"]
+        .map(|path| hierarchy.create(path))
+        .into_iter()
+        .collect::<std::result::Result<Vec<_>, _>>()?;
+    tenants.iter().try_for_each(|tenant| tenant.set_min(16 << 20))?;
+    let noisy = hierarchy.create("/carol")?;
+    noisy.set_max(1 << 20)?;
+    let folder = env::temp_dir().join(format!("memgroup-rude-{}", std::process::id()));
+    fs::create_dir(&folder)?;
+    let server =
+        memgroup_serve::start(&hierarchy, Serve::unix(folder.join("s")).and_tcp(([127, 0, 0, 1], 0)))?;
+    let target = Target { unix: folder.join("s"), tcp: server.address().ok_or("the server has no address")? };
+
+    let document = document();
+    let is_over = AtomicBool::new(false);
+    let [mut quiet, mut rude] = [Vec::new(), Vec::new()];
+    let mut ratios = Vec::new();
+    thread::scope(|threads| -> Result<()> {
+        threads.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                request(&noisy, &document, 2 << 20);
+            }
+        });
+        let measured = (|| {
+            for _ in 0..ROUNDS {
+                let (mut one, _) = round(&tenants, &document)?;
+                let clients = Clients::start(&target)?;
+                let (mut other, busy) = round(&tenants, &document)?;
+                let clients = clients.end()?;
+                let [before, after] = [&mut one, &mut other].map(|times| percentile(times, 0.99));
+                println!(
+                    "p99 {:.0} us; with rude clients {:.0} us; server {:.0} %, clients {:.0} % of a CPU",
+                    before * 1e6,
+                    after * 1e6,
+                    busy * 100.0,
+                    clients * 100.0
+                );
+                ratios.push(after / before);
+                quiet.extend(one);
+                rude.extend(other);
+            }
+            Ok(())
+        })();
+        is_over.store(true, Ordering::Relaxed);
+        measured
+    })?;
+    drop(server);
+    fs::remove_dir_all(&folder)?;
+    for share in [0.5, 0.9, 0.99] {
+        let [one, other] = [&mut quiet, &mut rude].map(|times| percentile(times, share));
+        println!(
+            "p{:.0} of all rounds: {:.0} us and {:.0} us, ratio {:.3}",
+            share * 100.0,
+            one * 1e6,
+            other * 1e6,
+            other / one
+        );
+    }
+    // Another program that takes the CPUs for a while spoils the rounds of that time, and not the median.
+    let [low, median, high] = [0.25, 0.5, 0.75].map(|share| percentile(&mut ratios, share));
+    println!(
+        "p99 with rude clients by that without, of rounds side by side: median {median:.3}, quartiles {low:.3} and {high:.3}"
+    );
+    println!("goal of the median: {GOAL}, {}", if median <= GOAL { "met" } else { "missed" });
+    Ok(())
+}
+
+/// The process of the clients: each kind has a thread.
+fn be_rude(target: &Target) {
+    for (_, act) in KINDS {
+        let target = target.clone();
+        thread::spawn(move || {
+            loop {
+                act(&target);
+            }
+        });
+    }
+    // Until the program closes its end, or kills this process.
+    let _end = std::io::stdin().read(&mut [0]);
+}
+
+struct Clients(Child);
+
+impl Clients {
+    fn start(target: &Target) -> Result<Clients> {
+        let mut command = Command::new("nice");
+        command.args(["-n", "15"]).arg(env::current_exe()?).arg(&target.unix).arg(target.tcp.to_string());
+        Ok(Clients(command.stdin(Stdio::piped()).spawn()?))
+    }
+
+    /// Kills them. Returns the part of a CPU that they took.
+    fn end(mut self) -> Result<f64> {
+        let busy: f64 = fs::read_dir(format!("/proc/{}/task", self.0.id()))?
+            .flatten()
+            .filter_map(|task| cpu_time(&task.path()).ok())
+            .map(|time| time.as_secs_f64())
+            .sum();
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(busy / (ROUND + WARM).as_secs_f64())
+    }
+}
+
+/// The CPU time of a thread with this folder in `/proc`.
+fn cpu_time(task: &Path) -> Result<Duration> {
+    let text = fs::read_to_string(task.join("schedstat"))?;
+    Ok(Duration::from_nanos(text.split(' ').next().ok_or("no time in schedstat")?.parse()?))
+}
+
+/// CPU time of the server's threads so far.
+fn server_time() -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == "memgroup-serve" {
+            sum += cpu_time(&task)?;
+        }
+    }
+    Ok(sum)
+}
+
+fn document() -> String {
+    let rows = (0..300).map(|number| serde_json::json!({"id": number, "name": format!("item {number}"), "tags": ["a", "b"], "price": 1.5}));
+    serde_json::Value::from_iter(rows).to_string()
+}
+
+/// A request of a tenant.
+fn request(group: &Group, document: &str, bytes: u64) {
+    let _scope = scope::enter(group);
+    // The noisy tenant is refused.
+    let _charge = group.try_charge(bytes);
+    let value: serde_json::Value = serde_json::from_str(document).unwrap_or_default();
+    std::hint::black_box(value.to_string());
+}
+
+/// The times of all requests of a round in seconds, and the part of a CPU that the server took.
+fn round(tenants: &[Group], document: &str) -> Result<(Vec<f64>, f64)> {
+    let tenant = |group: &Group| {
+        let (began, mut times) = (Instant::now(), Vec::new());
+        for number in 0.. {
+            let due = began + EACH * number;
+            if due > began + WARM + ROUND {
+                break;
+            }
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            request(group, document, 64 << 10);
+            if due >= began + WARM {
+                times.push(due.elapsed().as_secs_f64());
+            }
+        }
+        times
+    };
+    let before = server_time()?;
+    let times = thread::scope(|threads| {
+        let running: Vec<_> = tenants.iter().map(|group| threads.spawn(|| tenant(group))).collect();
+        running.into_iter().map(|thread| thread.join()).collect::<thread::Result<Vec<_>>>()
+    });
+    let times = times.map_err(|_| "a tenant's thread panicked")?;
+    let busy = (server_time()? - before).as_secs_f64() / (ROUND + WARM).as_secs_f64();
+    Ok((times.concat(), busy))
+}
+
+/// Sorts the values.
+fn percentile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * share) as usize]
+}
