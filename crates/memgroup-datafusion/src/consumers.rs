@@ -153,8 +153,8 @@ impl Place {
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
-    /// Whether the consumer writes to disk what it held when it was refused, and would hold little more with a growth to `after`. It may need some
-    /// bytes for that, and cannot spill meanwhile.
+    /// Whether the consumer writes to disk the bytes that it held when it was refused, and would hold little more with a growth to `after`. It may need
+    /// some bytes for that, and cannot spill meanwhile.
     pub(crate) fn is_spilling(&self, after: usize) -> bool {
         let began_with = self.spilling.load(Ordering::Relaxed);
         self.held() > began_with / 2 && after <= began_with + began_with / 4

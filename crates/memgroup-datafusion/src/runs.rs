@@ -1,7 +1,7 @@
 //! The queries of a tenant that run at one time, and the turn of the one that is begun anew.
 //!
-//! A query that ran out of memory beside others of its tenant would run out again: those hold what it lacks. So it waits until they have freed as much as
-//! it held, and then has the plan for that. One waits for room at a time.
+//! A query that ran out of memory beside others of its tenant would run out again, because those hold the memory. So it waits until they have freed as
+//! much as it held, and then has a plan for the room that there is. One query at a time waits for room.
 //!
 //! - I1. Waits are futures, and block no thread. A query that waits holds no memory.
 //! - I2. All waits of a query together have one deadline. A query that another one runs as a part of itself waits so long for its turn.

@@ -2,7 +2,7 @@
 //!
 //! DataFusion reads texts from Parquet as views into the pages of a file. A batch keeps whole pages, and their bytes count for each batch that has a view
 //! into them: some MiB for a thousand rows of 30 bytes. So a plan with few rows a batch would need as much memory as one with many, and
-//! would write it to disk more often. A scan whose views are compacted hands on batches with a copy of their own bytes.
+//! would write it to disk more often. A scan with compacted views hands on batches with a copy of their own bytes.
 
 use std::fmt;
 use std::sync::Arc;
