@@ -172,6 +172,8 @@ pub(crate) struct Member {
     pub(crate) line: AtomicUsize,
     /// Growths that were refused, at any level and for any reason.
     refused: AtomicU64,
+    /// The most bytes that the query would have held with a growth that the tree refused, and that could not spill.
+    wanted: AtomicU64,
     asking: Mutex<Asking>,
     /// The growths of other queries that this one was asked for.
     asked: Mutex<Vec<Weak<Ask>>>,
@@ -185,6 +187,7 @@ impl Member {
             consumers: Consumers::new(),
             line: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
             asking: Mutex::default(),
             asked: Mutex::default(),
         });
@@ -206,6 +209,16 @@ impl Member {
         self.look_again();
         // ORDERING: Relaxed, here and below; a number by itself.
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The query would hold `bytes` with a growth that the tree refused, and cannot spill instead.
+    pub(crate) fn want(&self, bytes: u64) {
+        self.wanted.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// The most bytes that the query wanted since the last call.
+    pub(crate) fn take_wanted(&self) -> u64 {
+        self.wanted.swap(0, Ordering::Relaxed)
     }
 
     pub(crate) fn refused(&self) -> u64 {

@@ -291,6 +291,9 @@ impl GroupPool {
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
         let may_wait = !can_spill && self.patience.may_wait();
         let goal = self.reserved().saturating_add(additional);
+        if !can_spill {
+            self.member.want(goal as u64);
+        }
         let asked = self.member.ask_others(error, goal as u64, may_wait);
         let charge = match asked {
             _ if !may_wait => None,

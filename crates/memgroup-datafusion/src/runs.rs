@@ -1,11 +1,12 @@
 //! The queries of a tenant that run at one time, and the turn of the one that is begun anew.
 //!
 //! A query that ran out of memory beside others of its tenant would run out again, because those hold the memory. So it waits until they have freed as
-//! much as it held, and then has a plan for the room that there is. One query at a time waits for room.
+//! much as it wanted, and then has a plan for the room that there is. One query at a time waits for room.
 //!
 //! - I1. Waits are futures, and block no thread. A query that waits holds no memory.
 //! - I2. All waits of a query together have one deadline. A query that another one runs as a part of itself waits so long for its turn.
 
+use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ impl Run<'_> {
 
     /// Waits for the turn, and then for room for `bytes` in `group`. Returns whether there is room that other queries have freed.
     pub(crate) async fn wait(&mut self, group: &Group, bytes: u64) -> bool {
-        if self.is_alone() {
+        let mut levels = iter::successors(Some(group.clone()), Group::parent);
+        if self.is_alone() || levels.any(|level| level.max().is_some_and(|max| max < bytes)) {
             return false;
         }
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_MOST);
@@ -69,5 +71,27 @@ impl Run<'_> {
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         self.runs.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+
+    #[test]
+    fn a_query_does_not_wait_for_bytes_beyond_a_limit_or_without_another_query() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let query = hierarchy.get_or_create("/tenant/query").unwrap();
+        query.parent().unwrap().set_max(1000).unwrap();
+        let runs = Runs::default();
+        let mut run = Run::of(&runs);
+        assert_eq!(run.wait(&query, 10).now_or_never(), Some(false));
+        let other = Run::of(&runs);
+        assert_eq!(run.wait(&query, 1001).now_or_never(), Some(false));
+        drop(other);
+        assert!(run.is_alone());
     }
 }

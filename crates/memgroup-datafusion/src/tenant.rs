@@ -288,6 +288,7 @@ impl Query {
     /// # Errors
     /// That of the part; [`DataFusionError::ResourcesExhausted`] if the query is stopped.
     pub async fn run<T>(&self, part: impl Future<Output = Result<T>>) -> Result<T> {
+        let _run = Run::of(&self.tenant.runs);
         match self.tasks.track(Placed::new(part, self.place.clone())).await {
             Ok(result) => result,
             Err(ended) => Err(resources_datafusion_err!("{ended}")),
@@ -297,7 +298,7 @@ impl Query {
     /// Runs SQL and returns all of its rows.
     ///
     /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for the bytes that it
-    /// held, a minute at most. It then has a plan for the memory that there is. Each further plan is for half the memory, until a plan cannot be
+    /// wanted, a minute at most. It then has a plan for the memory that there is. Each further plan is for half the memory, until a plan cannot be
     /// smaller. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
@@ -331,7 +332,8 @@ impl Query {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let has_room = self.tasks.track(run.wait(&self.group, self.group.peak())).await;
+            let wanted = self.pool.member().take_wanted();
+            let has_room = self.tasks.track(run.wait(&self.group, wanted)).await;
             let has_room = has_room.map_err(|ended| resources_datafusion_err!("{ended}"))?;
             // One more plan may be of the same size.
             let next = if mem::take(&mut may_repeat) && has_room {

@@ -1,8 +1,9 @@
 //! Sorts that spill, under limits.
 
+use std::future::Future;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
@@ -20,7 +21,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use memgroup::{Config, Group, Hierarchy};
-use memgroup_datafusion::Tenant;
+use memgroup_datafusion::{Query, Tenant};
 
 const BATCH: usize = 8192;
 
@@ -328,4 +329,100 @@ async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
     let pool: Arc<dyn MemoryPool> = query.pool().clone();
     let sort = MemoryConsumer::new("sort").with_can_spill(true).register(&pool);
     (0..8).for_each(|_| sort.try_grow(1 << 20).unwrap());
+}
+
+/// Rows that need 20 MiB for a while. They note the rows a batch of each attempt.
+#[derive(Debug)]
+struct Needs {
+    schema: Arc<Schema>,
+    attempts: Mutex<Vec<usize>>,
+}
+
+impl PartitionStream for Needs {
+    fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        self.attempts.lock().unwrap().push(context.session_config().batch_size());
+        let held = MemoryConsumer::new("rows").register(context.memory_pool());
+        let schema = Arc::clone(&self.schema);
+        let rows = futures_util::stream::once(async move {
+            held.try_grow(20 << 20)?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok(RecordBatch::new_empty(schema))
+        });
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), rows))
+    }
+}
+
+/// A tenant of 32 MiB with a table `rows` of such rows. Its growths do not wait.
+fn needs(hierarchy: &Hierarchy) -> (Tenant, Arc<Needs>) {
+    let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
+    let rows = Arc::new(Needs { schema: Arc::clone(&schema), attempts: Mutex::default() });
+    let table = StreamingTable::try_new(schema, vec![Arc::clone(&rows) as _]).unwrap();
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    context.register_table("rows", Arc::new(table)).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    group.set_max(32 << 20).unwrap();
+    (Tenant::new(hierarchy, &group, &context).patience(Duration::ZERO), rows)
+}
+
+/// Holds so many bytes in a query that runs, until `free`, and lets the query run until `end`.
+async fn hold(query: &Query, bytes: usize, free: impl Future<Output = ()>, end: impl Future<Output = ()>) {
+    let pool: Arc<dyn MemoryPool> = query.pool().clone();
+    let held = MemoryConsumer::new("held").register(&pool);
+    held.try_grow(bytes).unwrap();
+    let part = async {
+        free.await;
+        drop(held);
+        end.await;
+        Ok(())
+    };
+    query.run(part).await.unwrap();
+}
+
+async fn until_refused(query: &Query) {
+    while query.pool().refused() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_waits_for_the_room_that_another_one_of_its_tenant_frees() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let (tenant, rows) = needs(&hierarchy);
+    let (query, other) = (tenant.begin("query").unwrap(), tenant.begin("other").unwrap());
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let holds = hold(&other, 28 << 20, until_refused(&query), async { end.await.unwrap() });
+    let collects = async {
+        query.collect("select key from rows").await.unwrap();
+        ended.send(()).unwrap();
+    };
+    tokio::join!(holds, collects);
+    assert_eq!(*rows.attempts.lock().unwrap(), [BATCH, BATCH], "the plan did not become smaller");
+    assert_eq!(query.end().begun_anew, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_of_a_tenant_are_begun_anew_one_after_the_other() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let (tenant, rows) = needs(&hierarchy);
+    let (one, two, other) =
+        (tenant.begin("one").unwrap(), tenant.begin("two").unwrap(), tenant.begin("other").unwrap());
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let free = async {
+        until_refused(&one).await;
+        until_refused(&two).await;
+    };
+    let holds = hold(&other, 28 << 20, free, async { end.await.unwrap() });
+    let collects = async {
+        let sql = "select key from rows";
+        let (first, second) = tokio::join!(one.collect(sql), two.collect(sql));
+        assert!(first.is_ok() && second.is_ok());
+        ended.send(()).unwrap();
+    };
+    tokio::join!(holds, collects);
+    assert_eq!(*rows.attempts.lock().unwrap(), [BATCH; 4]);
+    assert_eq!((one.end().begun_anew, two.end().begun_anew), (1, 1));
 }
