@@ -356,7 +356,7 @@ impl PartitionStream for Needs {
     }
 }
 
-/// A tenant of 32 MiB with a table `rows` of such rows. Its growths do not wait.
+/// A tenant of 36 MiB with a table `rows` of such rows. Its growths do not wait.
 fn needs(hierarchy: &Hierarchy) -> (Tenant, Arc<Needs>) {
     let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
     let rows = Arc::new(Needs { schema: Arc::clone(&schema), attempts: Mutex::default() });
@@ -364,7 +364,7 @@ fn needs(hierarchy: &Hierarchy) -> (Tenant, Arc<Needs>) {
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     context.register_table("rows", Arc::new(table)).unwrap();
     let group = hierarchy.create("/tenant").unwrap();
-    group.set_max(32 << 20).unwrap();
+    group.set_max(36 << 20).unwrap();
     (Tenant::new(hierarchy, &group, &context).patience(Duration::ZERO), rows)
 }
 
