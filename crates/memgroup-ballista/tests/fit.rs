@@ -13,8 +13,8 @@ use datafusion::common::Result;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{ExecutionPlan, displayable};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use memgroup::{Config, Hierarchy};
 use memgroup_ballista::{TenantOptions, Tenants, tenant_executor};
@@ -78,9 +78,12 @@ async fn a_sort_ends_within_limits_that_refuse_it_otherwise() {
     }
 }
 
-/// An engine that notes the rows of a batch and the reservation of sorts, and runs nothing.
+/// An engine that notes the plan, the rows of a batch and the reservation of sorts, and runs nothing.
 #[derive(Clone, Debug, Default)]
-struct Notes(Arc<Mutex<Vec<(usize, usize)>>>);
+struct Notes {
+    plan: Arc<Mutex<String>>,
+    tasks: Arc<Mutex<Vec<(usize, usize)>>>,
+}
 
 impl ExecutionEngine for Notes {
     fn create_query_stage_exec(
@@ -89,10 +92,11 @@ impl ExecutionEngine for Notes {
         _: usize,
         _: usize,
         _: Vec<usize>,
-        _: Arc<dyn ExecutionPlan>,
+        plan: Arc<dyn ExecutionPlan>,
         _: &str,
         _: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
+        *self.plan.lock().unwrap() = displayable(plan.as_ref()).indent(false).to_string();
         Ok(Arc::new(self.clone()))
     }
 }
@@ -112,7 +116,7 @@ impl QueryStageExecutor for Notes {
     ) -> Result<Vec<ShuffleWritePartition>> {
         let config = context.session_config();
         let reserved = config.options().execution.sort_spill_reservation_bytes;
-        self.0.lock().unwrap().push((config.batch_size(), reserved));
+        self.tasks.lock().unwrap().push((config.batch_size(), reserved));
         assert_eq!(config.target_partitions(), 4);
         assert_eq!(TenantOptions::tenant_of(config), Some("alice"));
         Ok(Vec::new())
@@ -123,36 +127,42 @@ impl QueryStageExecutor for Notes {
     }
 }
 
-/// The rows of a batch and the reservation of sorts, of a task of this query.
-async fn noted(executor: &Executor, planner: &SessionContext, sql: &str) -> (usize, usize) {
+/// The rows of a batch and the reservation of sorts, of a task of this query, and its plan.
+async fn noted(executor: &Executor, planner: &SessionContext, sql: &str) -> ((usize, usize), String) {
     let notes = Notes::default();
     let engine = executor.engine(Some(Arc::new(notes.clone())));
     executor.run(&*engine, planner, sql).await.unwrap();
-    notes.0.lock().unwrap()[0]
+    (notes.tasks.lock().unwrap()[0], notes.plan.lock().unwrap().clone())
 }
 
 #[tokio::test]
 async fn a_task_has_the_settings_for_the_least_limit_above_it() {
     let executor = Executor::new(None);
     let own = (8192, SessionConfig::new().options().execution.sort_spill_reservation_bytes);
-    assert_eq!(noted(&executor, &planner(), SORT).await, own);
+    assert_eq!(noted(&executor, &planner(), SORT).await.0, own);
     executor.hierarchy.lookup("/tenants/alice").unwrap().set_max(1 << 30).unwrap();
-    assert_eq!(noted(&executor, &planner(), SORT).await, own);
+    assert_eq!(noted(&executor, &planner(), SORT).await.0, own);
     executor.hierarchy.lookup("/tenants").unwrap().set_max(64 << 20).unwrap();
-    assert_eq!(noted(&executor, &planner(), SORT).await, (4096, 2 << 20));
+    assert_eq!(noted(&executor, &planner(), SORT).await.0, (4096, 2 << 20));
 }
 
 #[tokio::test]
-async fn a_task_that_reads_texts_from_files_keeps_its_rows() {
+async fn a_task_that_reads_texts_from_files_compacts_them() {
     let dir = tempfile::tempdir().unwrap();
     let (executor, planner) = (Executor::new(Some(16 << 20)), planner());
     for (table, column) in [("texts", "'text ' || value"), ("numbers", "value * 2")] {
         let path = file(dir.path(), table, column).await;
         planner.register_parquet(table, path, ParquetReadOptions::default()).await.unwrap();
     }
-    assert_eq!(noted(&executor, &planner, "select * from texts order by c").await, (8192, 512 << 10));
-    assert_eq!(noted(&executor, &planner, "select * from numbers order by c").await, (1024, 512 << 10));
-    assert_eq!(noted(&executor, &planner, "select n from texts order by n").await, (1024, 512 << 10));
+    for (sql, compacts) in [
+        ("select * from texts order by c", true),
+        ("select * from numbers order by c", false),
+        ("select n from texts order by n", false),
+    ] {
+        let (settings, plan) = noted(&executor, &planner, sql).await;
+        assert_eq!(settings, (1024, 512 << 10));
+        assert_eq!(plan.contains("CompactExec: views\n"), compacts, "{plan}");
+    }
 }
 
 async fn file(dir: &Path, name: &str, column: &str) -> String {
