@@ -52,7 +52,7 @@ pub(crate) struct Place {
     others: AtomicUsize,
     /// The bytes that it held when another query needed its memory: it is to spill at its next growth. Zero if it was not asked.
     asked: AtomicUsize,
-    /// The bytes that it held when it was refused, and began to spill. Zero before.
+    /// The bytes that it held when it was refused, until it has freed half of them.
     spilling: AtomicUsize,
 }
 
@@ -88,6 +88,7 @@ impl Place {
 
     pub(crate) fn take(&self, bytes: usize) {
         self.change(bytes.wrapping_neg());
+        self.note_spilled();
     }
 
     fn change(&self, bytes: usize) {
@@ -153,18 +154,22 @@ impl Place {
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
-    /// Whether the consumer writes to disk the bytes that it held when it was refused, and would hold little more with a growth to `after`. It may need
-    /// some bytes for that, and cannot spill meanwhile.
-    pub(crate) fn is_spilling(&self, after: usize) -> bool {
-        let began_with = self.spilling.load(Ordering::Relaxed);
-        self.held() > began_with / 2 && after <= began_with + began_with / 4
+    /// The bytes that the consumer held when it was refused, until it has freed half of them; zero before. It writes them to disk meanwhile.
+    pub(crate) fn spilling(&self) -> usize {
+        self.spilling.load(Ordering::Relaxed)
     }
 
-    /// The consumer is refused: it begins to spill, or goes on with it.
+    /// The consumer is refused, and begins to spill if it does not spill already.
     pub(crate) fn spill(&self) {
-        let held = self.held();
-        if !self.is_spilling(held) {
-            self.spilling.store(held, Ordering::Relaxed);
+        _ = self.spilling.compare_exchange(0, self.held(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// After a shrinkage: a consumer that spilled may have freed half of its bytes.
+    #[inline]
+    fn note_spilled(&self) {
+        let spilling = self.spilling();
+        if spilling > 0 && self.held() <= spilling / 2 {
+            self.spilling.store(0, Ordering::Relaxed);
         }
     }
 
@@ -202,6 +207,7 @@ impl Counted<'_> {
     #[inline]
     pub(crate) fn take(&self, bytes: usize) {
         self.count.add(bytes.wrapping_neg());
+        self.place.note_spilled();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The node on top of each plan of a query: its work runs in the query's place, and its metrics are the figures of the query's group.
 
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
@@ -14,7 +15,7 @@ use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceC
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use memgroup::stats::io::WBYTES;
-use memgroup::{Freshness, Group, Reach, Statistics};
+use memgroup::{BYTES_MAX, Freshness, Group, Reach, Statistics};
 
 use crate::neighbours::Member;
 use crate::place::{Place, Placed};
@@ -39,6 +40,12 @@ impl Figures {
     /// Bytes that the query wrote to files that it spilled to.
     pub(crate) fn spilled(&self) -> u64 {
         self.io.get(&self.group, WBYTES, Reach::Subtree, Freshness::Fresh).unsigned_abs()
+    }
+
+    /// Whether a limit holds now, in the tree of the pools or in that of the allocations.
+    fn is_limited(&self) -> bool {
+        let groups = iter::once(&self.group).chain(&self.allocated);
+        groups.map(Group::headroom).any(|headroom| headroom < BYTES_MAX / 2)
     }
 
     fn metrics(&self) -> MetricsSet {
@@ -123,8 +130,6 @@ impl ExecutionPlan for GroupExec {
 /// Puts a [`GroupExec`] on top of each plan; in `EXPLAIN ANALYZE`, on top of the plan that is analysed.
 #[derive(Debug)]
 pub(crate) struct GroupRule {
-    /// A limit holds: the scans of a plan compact their views.
-    pub(crate) is_limited: bool,
     pub(crate) place: Place,
     pub(crate) figures: Figures,
 }
@@ -135,7 +140,8 @@ impl PhysicalOptimizerRule for GroupRule {
             let (place, figures) = (self.place.clone(), self.figures.clone());
             Arc::new(GroupExec { input: Arc::clone(input), place, figures })
         };
-        let plan = if self.is_limited { compact_views(plan)? } else { plan };
+        let is_limited = self.figures.is_limited();
+        let plan = if is_limited { compact_views(plan)? } else { plan };
         match plan.downcast_ref::<AnalyzeExec>() {
             Some(analyze) => {
                 let input = over(analyze.input());

@@ -216,9 +216,13 @@ impl Member {
         self.wanted.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// The most bytes that the query wanted since the last call.
-    pub(crate) fn take_wanted(&self) -> u64 {
-        self.wanted.swap(0, Ordering::Relaxed)
+    /// The most bytes that the query wanted since [`forget_wanted`](Member::forget_wanted).
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn forget_wanted(&self) {
+        self.wanted.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn refused(&self) -> u64 {

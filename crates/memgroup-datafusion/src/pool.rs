@@ -142,6 +142,13 @@ impl GroupPool {
         Admitted { pool: self, bytes: before.map_or(0, |before| before.min(bytes)) }
     }
 
+    /// The bytes that the query needed in its group beyond those that it holds now, for a growth that was refused and could not spill.
+    pub(crate) fn lacked(&self) -> u64 {
+        // ORDERING: Relaxed; as in `admit`.
+        let own = self.reserved().saturating_add(self.admitted.load(Ordering::Relaxed));
+        self.member.wanted().saturating_sub(own as u64)
+    }
+
     /// The group that is charged.
     pub fn group(&self) -> &Group {
         &self.group
@@ -194,13 +201,15 @@ impl GroupPool {
     fn spills(&self, place: &Place, additional: usize) -> bool {
         let held = place.held();
         let after = held.saturating_add(additional);
-        if held <= additional || !self.looks(place, additional) || place.is_spilling(after) {
+        if held <= additional || !self.looks(place, additional) {
             return false;
         }
+        let began = place.spilling();
+        let needs_it_to_spill = after <= began + began / 4;
         let share = self.share();
         // ORDERING: Relaxed; a hint by itself.
         self.member.line.store(share / 2, Ordering::Relaxed);
-        after > share || self.member.gives_way(place)
+        after > share && !needs_it_to_spill || self.member.gives_way(place)
     }
 
     /// Whether a consumer that can spill looks at the others: it would hold much, or was asked to spill.
@@ -291,9 +300,6 @@ impl GroupPool {
         let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
         let may_wait = !can_spill && self.patience.may_wait();
         let goal = self.reserved().saturating_add(additional);
-        if !can_spill {
-            self.member.want(goal as u64);
-        }
         let asked = self.member.ask_others(error, goal as u64, may_wait);
         let charge = match asked {
             _ if !may_wait => None,
@@ -301,7 +307,12 @@ impl GroupPool {
             // Other queries may have freed the memory before they were asked.
             None => self.group.try_charge_by(missing as u64, Effort::Count).ok(),
         };
-        charge.ok_or_else(|| self.refusal(reservation, additional, &Refuser::Tree(error)))
+        charge.ok_or_else(|| {
+            if !can_spill {
+                self.member.want(goal as u64);
+            }
+            self.refusal(reservation, additional, &Refuser::Tree(error))
+        })
     }
 
     /// The error of a refused growth, in DataFusion's words.

@@ -7,9 +7,11 @@
 //! - I2. All waits of a query together have one deadline. A query that another one runs as a part of itself waits so long for its turn.
 
 use std::iter;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use memgroup::{Effort, Group};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -41,30 +43,58 @@ impl Run<'_> {
         Run { runs, turn: None, deadline: None }
     }
 
-    fn is_alone(&self) -> bool {
-        self.runs.running.load(Ordering::Relaxed) == 1
-    }
-
-    /// Waits for the turn, and then for room for `bytes` in `group`. Returns whether there is room that other queries have freed.
+    /// Waits for the turn, and then for room for `bytes` in `group`. Returns whether there is room. It ends without room when no other query runs.
     pub(crate) async fn wait(&mut self, group: &Group, bytes: u64) -> bool {
         let mut levels = iter::successors(Some(group.clone()), Group::parent);
-        if self.is_alone() || levels.any(|level| level.max().is_some_and(|max| max < bytes)) {
+        if bytes == 0 || levels.any(|level| level.max().is_some_and(|max| max < bytes)) {
             return false;
         }
+        let waiting = Waiting::of(self.runs);
+        let others_run = || self.runs.running.load(Ordering::Relaxed) > 0;
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_MOST);
+        let until_alone = async {
+            while others_run() {
+                sleep(LOOK_AGAIN).await;
+            }
+        };
         if self.turn.is_none() {
-            self.turn = timeout_at(deadline, self.runs.turn.lock()).await.ok();
+            let turn = select(pin!(self.runs.turn.lock()), pin!(until_alone));
+            self.turn = match timeout_at(deadline, turn).await {
+                Ok(Either::Left((turn, _))) => Some(turn),
+                _ => None,
+            };
+        }
+        let room = async {
+            while group.headroom() < bytes && others_run() {
+                sleep(LOOK_AGAIN).await;
+            }
+        };
+        _ = timeout_at(deadline, room).await;
+        drop(waiting);
+        if group.headroom() >= bytes {
+            return true;
         }
         // Caches shrink on a thread that may block.
         let caches = group.clone();
         let shrink = move || caches.try_charge_by(bytes, Effort::Reclaim).is_ok();
-        let has_room = tokio::task::spawn_blocking(shrink).await.unwrap_or(false);
-        let room = async {
-            while group.headroom() < bytes && !self.is_alone() {
-                sleep(LOOK_AGAIN).await;
-            }
-        };
-        has_room || timeout_at(deadline, room).await.is_ok() && group.headroom() >= bytes
+        tokio::task::spawn_blocking(shrink).await.unwrap_or(false)
+    }
+}
+
+/// A query that waits does not count as one that runs: it holds no memory.
+struct Waiting<'t>(&'t Runs);
+
+// ORDERING: Relaxed, both; as above.
+impl Waiting<'_> {
+    fn of(runs: &Runs) -> Waiting<'_> {
+        runs.running.fetch_sub(1, Ordering::Relaxed);
+        Waiting(runs)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -82,16 +112,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_does_not_wait_for_bytes_beyond_a_limit_or_without_another_query() {
+    fn a_query_does_not_wait_for_no_bytes_or_for_those_beyond_a_limit() {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let query = hierarchy.get_or_create("/tenant/query").unwrap();
         query.parent().unwrap().set_max(1000).unwrap();
         let runs = Runs::default();
-        let mut run = Run::of(&runs);
-        assert_eq!(run.wait(&query, 10).now_or_never(), Some(false));
-        let other = Run::of(&runs);
+        let (mut run, _other) = (Run::of(&runs), Run::of(&runs));
+        assert_eq!(run.wait(&query, 0).now_or_never(), Some(false));
         assert_eq!(run.wait(&query, 1001).now_or_never(), Some(false));
-        drop(other);
-        assert!(run.is_alone());
+    }
+
+    #[tokio::test]
+    async fn queries_that_wait_do_not_wait_for_each_other() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let query = hierarchy.get_or_create("/tenant/query").unwrap();
+        query.parent().unwrap().set_max(1000).unwrap();
+        let held = query.try_charge(900).unwrap();
+        let runs = Runs::default();
+        let (mut one, mut two) = (Run::of(&runs), Run::of(&runs));
+        assert_eq!(tokio::join!(one.wait(&query, 200), two.wait(&query, 200)), (false, false));
+        drop(held);
+        assert!(one.wait(&query, 200).await);
+        drop((one, two));
+        assert_eq!(runs.running.load(Ordering::Relaxed), 0);
     }
 }

@@ -161,7 +161,7 @@ impl Tenant {
             None => Place { group: (*group).clone(), is_uncounted: true },
         };
         let rule: Arc<dyn PhysicalOptimizerRule + Send + Sync> =
-            Arc::new(GroupRule { is_limited: fit.is_some(), place: place.clone(), figures: figures.clone() });
+            Arc::new(GroupRule { place: place.clone(), figures: figures.clone() });
         let state =
             SessionStateBuilder::new_from_existing(self.state.clone()).with_physical_optimizer_rule(rule);
         let context = self.context(state.build(), &pool, &figures, fit)?;
@@ -297,8 +297,8 @@ impl Query {
 
     /// Runs SQL and returns all of its rows.
     ///
-    /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for the bytes that it
-    /// wanted, a minute at most. It then has a plan for the memory that there is. Each further plan is for half the memory, until a plan cannot be
+    /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for the growth that was
+    /// refused, a minute at most. It then has another plan of the same size. Each further plan is for half the memory, until a plan cannot be
     /// smaller. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
@@ -311,6 +311,7 @@ impl Query {
         let (mut run, mut may_repeat) = (Run::of(&self.tenant.runs), true);
         loop {
             eighths.set(fit);
+            self.pool.member().forget_wanted();
             let part = async {
                 let known = match plan.take() {
                     Some(known) => known,
@@ -322,7 +323,11 @@ impl Query {
             };
             let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;
-            if !may_begin_anew || !result.as_ref().is_err_and(is_out_of_memory) {
+            let smaller = fit.and_then(Fit::smaller);
+            if !may_begin_anew
+                || smaller.is_none() && !may_repeat
+                || !result.as_ref().is_err_and(is_out_of_memory)
+            {
                 return result;
             }
             // DataFusion's tasks end by themselves, some time after their query.
@@ -332,16 +337,14 @@ impl Query {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let wanted = self.pool.member().take_wanted();
-            let has_room = self.tasks.track(run.wait(&self.group, wanted)).await;
-            let has_room = has_room.map_err(|ended| resources_datafusion_err!("{ended}"))?;
             // One more plan may be of the same size.
-            let next = if mem::take(&mut may_repeat) && has_room {
-                self.tenant.fit(&self.pool)
-            } else if let Some(smaller) = fit.and_then(Fit::smaller) {
-                Some(smaller)
-            } else {
-                return result;
+            let may_wait = mem::take(&mut may_repeat);
+            let wait = async { may_wait && run.wait(&self.group, self.pool.lacked()).await };
+            let has_room = self.tasks.track(wait).await;
+            let next = match has_room.map_err(|ended| resources_datafusion_err!("{ended}"))? {
+                true => self.tenant.fit(&self.pool),
+                false if smaller.is_some() => smaller,
+                false => return result,
             };
             // ORDERING: Relaxed; a number by itself.
             self.begun_anew.fetch_add(1, Ordering::Relaxed);

@@ -291,8 +291,10 @@ impl Program {
     /// Kills the program, and before it the shell that would unmount.
     pub(crate) fn kill(mut self) {
         let id = self.child.id();
-        for child in self.proc(&format!("task/{id}/children")).split_whitespace() {
-            kill(child.parse().unwrap());
+        // Each thread has children of its own.
+        for task in fs::read_dir(format!("/proc/{id}/task")).unwrap() {
+            let children = fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
+            children.split_whitespace().for_each(|child| kill(child.parse().unwrap()));
         }
         self.child.kill().unwrap();
         self.child.wait().unwrap();
