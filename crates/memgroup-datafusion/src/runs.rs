@@ -52,17 +52,19 @@ impl Run<'_> {
         let waiting = Waiting::of(self.runs);
         let others_run = || self.runs.running.load(Ordering::Relaxed) > 0;
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_MOST);
-        let until_alone = async {
-            while others_run() {
-                sleep(LOOK_AGAIN).await;
-            }
-        };
         if self.turn.is_none() {
-            let turn = select(pin!(self.runs.turn.lock()), pin!(until_alone));
-            self.turn = match timeout_at(deadline, turn).await {
-                Ok(Either::Left((turn, _))) => Some(turn),
-                _ => None,
-            };
+            let (mut turn, mut alone) = (
+                pin!(self.runs.turn.lock()),
+                pin!(async {
+                    while others_run() {
+                        sleep(LOOK_AGAIN).await;
+                    }
+                }),
+            );
+            let first = select(turn.as_mut(), alone.as_mut());
+            if let Ok(Either::Left((turn, _))) = timeout_at(deadline, first).await {
+                self.turn = Some(turn);
+            }
         }
         let room = async {
             while group.headroom() < bytes && others_run() {
