@@ -131,11 +131,15 @@ mod tests {
         query.parent().unwrap().set_max(1000).unwrap();
         let held = query.try_charge(900).unwrap();
         let runs = Runs::default();
-        let (mut one, mut two) = (Run::of(&runs), Run::of(&runs));
-        assert_eq!(tokio::join!(one.wait(&query, 200), two.wait(&query, 200)), (false, false));
+        let wait = async |mut run: Run<'_>| {
+            let has_room = run.wait(&query, 200).await;
+            assert!(Instant::now() < run.deadline.unwrap(), "it ends before the deadline");
+            has_room
+        };
+        let (one, two) = (Run::of(&runs), Run::of(&runs));
+        assert_eq!(tokio::join!(wait(one), wait(two)), (false, false));
         drop(held);
-        assert!(one.wait(&query, 200).await);
-        drop((one, two));
+        assert!(wait(Run::of(&runs)).await);
         assert_eq!(runs.running.load(Ordering::Relaxed), 0);
     }
 }
