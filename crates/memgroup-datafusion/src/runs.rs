@@ -1,9 +1,10 @@
 //! The queries of a tenant that run at one time, and the turn of the one that is begun anew.
 //!
 //! A query that ran out of memory beside others of its tenant would run out again, because those hold the memory. So it waits until they have freed as
-//! much as it wanted, and then has a plan for the room that there is. One query at a time waits for room.
+//! much as it wanted, and then has a plan for the room that there is. One query at a time waits for room, and has the turn
+//! until it ends.
 //!
-//! - I1. Waits are futures, and block no thread. A query that waits holds no memory.
+//! - I1. Waits are futures. Caches shrink for them on a thread of the runtime that may block. A query that waits holds no memory.
 //! - I2. All waits of a query together have one deadline. A query that another one runs as a part of itself waits so long for its turn.
 
 use std::iter;
@@ -66,20 +67,23 @@ impl Run<'_> {
                 self.turn = Some(turn);
             }
         }
+        let mut has_room = group.headroom() >= bytes;
+        if !has_room {
+            // Caches shrink on a thread that may block.
+            let caches = group.clone();
+            let shrink = move || caches.try_charge_by(bytes, Effort::Reclaim).is_ok();
+            has_room = tokio::task::spawn_blocking(shrink).await.unwrap_or(false);
+        }
         let room = async {
             while group.headroom() < bytes && others_run() {
                 sleep(LOOK_AGAIN).await;
             }
         };
-        _ = timeout_at(deadline, room).await;
-        drop(waiting);
-        if group.headroom() >= bytes {
-            return true;
+        if !has_room {
+            _ = timeout_at(deadline, room).await;
         }
-        // Caches shrink on a thread that may block.
-        let caches = group.clone();
-        let shrink = move || caches.try_charge_by(bytes, Effort::Reclaim).is_ok();
-        tokio::task::spawn_blocking(shrink).await.unwrap_or(false)
+        drop(waiting);
+        has_room || group.headroom() >= bytes
     }
 }
 

@@ -106,7 +106,8 @@ impl Lock {
                 .create(true)
                 .truncate(false)
                 .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
+                // A pipe without a reader is refused at once.
+                .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
                 .open(&path)?;
             match file.try_lock() {
                 Ok(()) => {}

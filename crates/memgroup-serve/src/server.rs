@@ -119,7 +119,7 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     let (tell, told) = mpsc::sync_channel(1);
     let hierarchy = hierarchy.clone();
     let niceness = serve.niceness;
-    let run = move || match be_nice(niceness).and_then(|()| Listeners::bind(&serve)) {
+    let run = move || match Listeners::bind(&serve).inspect(|_| be_nice(niceness)) {
         Ok((runtime, listeners)) => {
             let (address, socket) = (listeners.address(), listeners.socket());
             let access = Access::new(&serve, address);
@@ -158,17 +158,16 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     }
 }
 
-/// Lowers the priority of this thread, and of those that it starts.
+/// Lowers the priority of this thread, and of those that it starts. Where the system refuses that, they keep their priority.
 #[cfg(target_os = "linux")]
-fn be_nice(niceness: i32) -> Result<(), StartError> {
-    let set = rustix::process::nice(niceness);
-    set.map(drop).map_err(|error| StartError::Io("lower the priority of a thread".to_owned(), error.into()))
+fn be_nice(niceness: i32) {
+    if niceness > 0 {
+        _ = rustix::process::nice(niceness);
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn be_nice(_: i32) -> Result<(), StartError> {
-    Ok(())
-}
+fn be_nice(_: i32) {}
 
 impl Server {
     /// The address of the TCP listener, with the port that the system chose for port 0. `None` without one.

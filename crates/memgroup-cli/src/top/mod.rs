@@ -27,14 +27,12 @@ use crate::run::base::stop::Stop;
 use crate::run::live::screen::Screen;
 use crate::run::live::{has_screen, print};
 use attach::{Answer, Client, Shot, Target, unix_us};
-use recording::{Recorder, Recording};
+use recording::{Recorder, Recording, SOURCES_MAX};
 use replay::Replay;
 use view::{Act, Sort, View};
 
 /// Time between two looks for keys and snapshots.
 const TICK: Duration = Duration::from_millis(100);
-/// The most programs of a recording.
-const SOURCES_MAX: usize = 64;
 
 /// Options of `memgroup top`.
 #[derive(Debug, Clone, clap::Args)]

@@ -319,8 +319,9 @@ fn cell(text: &str, width: usize, is_text: bool) -> String {
 
 /// `text` cut to `width` columns of the terminal, with an ellipsis if it was cut.
 pub(crate) fn fit(text: &str, width: usize) -> String {
-    let mut cut = text.to_owned();
-    if columns(text) > width {
+    // Of a long text only the start is measured, again and again.
+    let mut cut: String = text.chars().take(8 * width + 8).collect();
+    if cut.len() < text.len() || columns(&cut) > width {
         while columns(&cut) + 1 > width && cut.pop().is_some() {}
         cut += if width > 0 { "…" } else { "" };
     }

@@ -20,6 +20,9 @@ const HEAD: usize = 4 + 4 + CHECKED;
 const CHECKED: usize = 1 + 1 + 8 + 4;
 /// The most bytes of an unpacked body.
 const BODY_MAX: usize = 32 << 20;
+/// The most programs of a recording, and the most bytes of the name of one.
+pub(crate) const SOURCES_MAX: usize = 64;
+const NAME_MAX: usize = 4096;
 /// The most frames in a row that need the one before.
 const DELTAS_MAX: u32 = 299;
 

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::pack::Unpacker;
-use super::{BODY_MAX, CHECKED, HEAD, Kind, MAGIC, crc};
+use super::{BODY_MAX, CHECKED, HEAD, Kind, MAGIC, NAME_MAX, SOURCES_MAX, crc};
 
 /// A frame of a file.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +96,11 @@ impl Recording {
                 }
             };
             if entry.kind == Kind::Source {
+                if entry.unpacked > NAME_MAX || names.len() >= SOURCES_MAX {
+                    return Err(named(format!(
+                        "it has more than {SOURCES_MAX} programs, or the name of one has more than {NAME_MAX} bytes"
+                    )));
+                }
                 let name = unpacked(&body, entry.unpacked).map_err(named)?;
                 names.push((entry.source, plain(&name)));
             }

@@ -5,7 +5,7 @@ use memgroup::{Config, Hierarchy};
 use proptest::prelude::*;
 
 use super::pack::{Packer, Unpacker};
-use super::{DELTAS_MAX, HEAD, MAGIC, Recorder, Recording};
+use super::{DELTAS_MAX, HEAD, MAGIC, NAME_MAX, Recorder, Recording, SOURCES_MAX};
 
 /// JSON of snapshots while a group comes, goes, and refuses.
 fn snapshots(count: u64) -> Vec<String> {
@@ -96,6 +96,22 @@ fn keeps_programs_and_gaps_apart() {
     let read: Vec<_> = (0..3).map(|number| recording.read(number).expect("a frame")).collect();
     assert_eq!(read, [Ok(json(1).into()), Err("connect: refused".to_owned()), Ok(json(3).into())]);
     assert!(Recorder::create(&path, &names, 0).is_err(), "a file that exists is not replaced");
+}
+
+#[test]
+fn refuses_long_names_and_many_programs() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let long = vec!["n".repeat(NAME_MAX + 1)];
+    let many = (0..=SOURCES_MAX).map(|number| number.to_string()).collect();
+    for (file, names) in [("long", long), ("many", many)] {
+        let path = folder.path().join(file);
+        Recorder::create(&path, &names, 0).expect("a file");
+        let error = Recording::open(&path, None).err().unwrap_or_default();
+        assert!(
+            error.ends_with("more than 64 programs, or the name of one has more than 4096 bytes"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use memgroup::{Charge, Config, Hierarchy};
 
-use super::{Frame, events};
+use super::{Frame, events, fit};
 use crate::run::live::Counts;
 use crate::tree::Tree;
 
@@ -192,4 +192,12 @@ fn colours_a_bar_by_its_usage() {
     assert_eq!(colour("dashboards"), Some(Color::Yellow));
     assert_eq!(colour("runaway"), Some(Color::Red));
     assert_eq!(colour(""), None, "the root has no limit");
+}
+
+#[test]
+fn cuts_texts_of_any_length() {
+    assert_eq!([fit("abc", 3), fit("abcd", 3), fit("äöüß", 3), fit("abc", 0)], ["abc", "ab…", "äö…", ""]);
+    assert_eq!(fit(&"é".repeat(1 << 22), 4), "ééé…");
+    // A mark without width of its own.
+    assert_eq!(fit(&format!("a{}", "\u{301}".repeat(1 << 22)), 4).chars().last(), Some('…'));
 }
