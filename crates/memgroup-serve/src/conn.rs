@@ -41,6 +41,7 @@ enum Phase {
 
 #[derive(Debug)]
 struct State {
+    opened: Instant,
     phase: Phase,
     /// When the phase began.
     since: Instant,
@@ -48,7 +49,7 @@ struct State {
     head_since: Option<Instant>,
     /// Since when no byte of the answer could be written.
     stalled_since: Option<Instant>,
-    /// Whether its last request had a right.
+    /// Whether its last request had a right; before the first one, whether its user may connect.
     has_right: bool,
 }
 
@@ -167,8 +168,7 @@ impl Conns {
     fn add(&self, most: usize) -> Result<Arc<Conn>, Option<Instant>> {
         let mut list = self.list();
         if list.open.len() >= most {
-            let victim = list.victim().ok_or(None)?;
-            let since = list.open[&victim].state().since;
+            let (since, victim) = list.victim().ok_or(None)?;
             if since + GRACE > Instant::now() {
                 return Err(Some(since + GRACE));
             }
@@ -176,8 +176,9 @@ impl Conns {
         }
         let number = list.next;
         list.next += 1;
-        let (phase, since) = (Phase::Waiting, Instant::now());
-        let state = State { phase, since, head_since: None, stalled_since: None, has_right: false };
+        let (phase, opened) = (Phase::Waiting, Instant::now());
+        let state =
+            State { opened, phase, since: opened, head_since: None, stalled_since: None, has_right: false };
         let conn = Arc::new(Conn { number, state: Mutex::new(state), cut: Notify::new() });
         list.open.insert(number, Arc::clone(&conn));
         Ok(conn)
@@ -190,7 +191,7 @@ impl Conns {
     /// Cuts the connection that has read nothing of its answer for the longest time. `false` if there is none.
     pub(crate) fn cut_stalled(&self) -> bool {
         let mut list = self.list();
-        let Some(victim) = list.stalled() else { return false };
+        let Some((_, victim)) = list.stalled() else { return false };
         list.cut(victim);
         true
     }
@@ -221,20 +222,20 @@ impl Drop for StreamPlace {
 }
 
 impl List {
-    /// The number of the connection for which `rank` is the lowest, and which it ranks.
-    fn lowest<R: Ord>(&self, rank: impl Fn(&State) -> Option<R>) -> Option<u64> {
-        let ranked = self.open.values().filter_map(|conn| Some((rank(&conn.state())?, conn.number)));
-        ranked.min().map(|(_, number)| number)
+    /// The connection with the earliest time, of those that have one, and that time.
+    fn earliest(&self, time: impl Fn(&State) -> Option<Instant>) -> Option<(Instant, u64)> {
+        self.open.values().filter_map(|conn| Some((time(&conn.state())?, conn.number))).min()
     }
 
-    fn stalled(&self) -> Option<u64> {
-        self.lowest(|state| state.stalled_since)
+    fn stalled(&self) -> Option<(Instant, u64)> {
+        self.earliest(|state| state.stalled_since)
     }
 
-    fn victim(&self) -> Option<u64> {
-        let stranger = || self.lowest(|state| (!state.has_right).then_some(state.since));
+    /// The next connection to be cut, and the time from which it has its grace. Requests give a stranger no further grace.
+    fn victim(&self) -> Option<(Instant, u64)> {
+        let stranger = || self.earliest(|state| (!state.has_right).then_some(state.opened));
         let is_silent = |state: &State| matches!(state.phase, Phase::Waiting | Phase::Reading);
-        let idle = || self.lowest(|state| is_silent(state).then_some(state.since));
+        let idle = || self.earliest(|state| is_silent(state).then_some(state.since));
         stranger().or_else(idle).or_else(|| self.stalled())
     }
 
@@ -358,6 +359,22 @@ mod tests {
         let began = Instant::now();
         conns.admit(1).await.unwrap();
         assert!(is_cut(&conns, &open[0]) && began.elapsed() >= GRACE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_a_stranger_keep_no_other_client_out() {
+        let (conns, open) = table(1).await;
+        let requests = async {
+            loop {
+                open[0].answering();
+                open[0].waiting();
+                tokio::time::sleep(GRACE / 10).await;
+            }
+        };
+        tokio::select! {
+            admitted = conns.admit(1) => assert!(admitted.is_some() && is_cut(&conns, &open[0])),
+            never = tokio::time::timeout(100 * GRACE, requests) => panic!("it keeps the place: {never:?}"),
+        }
     }
 
     #[tokio::test(start_paused = true)]

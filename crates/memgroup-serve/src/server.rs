@@ -316,6 +316,7 @@ where
         return tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let Some(conn) = app.conns.admit(app.serve.connections).await else { return };
+    conn.set_right(matches!(peer, Peer::Unix { is_allowed: true, .. }));
     let served = serve(Arc::clone(app), stream, peer, conn, stopped.clone());
     tokio::spawn(served.in_group(&app.account.group));
     // Its request may be there already.
