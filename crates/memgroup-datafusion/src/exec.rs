@@ -18,6 +18,7 @@ use memgroup::stats::io::WBYTES;
 use memgroup::{BYTES_MAX, Freshness, Group, Reach, Statistics};
 
 use crate::neighbours::Member;
+use crate::node::hands_on_its_input;
 use crate::place::{Place, Placed};
 use crate::views::compact_views;
 
@@ -83,28 +84,7 @@ impl ExecutionPlan for GroupExec {
         "GroupExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
+    hands_on_its_input!();
 
     // DataFusion calls `replace_children`, which calls this.
     fn with_new_children(

@@ -20,10 +20,29 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures_util::StreamExt as _;
 
+use crate::node::hands_on_its_input;
+
 /// Buffers that are less than so many times as long as their views show stay as they are.
 const TIMES: usize = 2;
 
-/// Compacts the views that a plan's scans return, where it has any.
+/// Puts a node `CompactExec` above each scan of a plan that returns texts or bytes as views. It copies the bytes that a batch shows, where the batch
+/// keeps more than twice as many. Views within lists and structs stay as they are. [`Tenant::begin`](crate::Tenant::begin) does it for its plans.
+///
+/// ```
+/// use datafusion::physical_plan::displayable;
+/// use datafusion::prelude::SessionContext;
+/// use memgroup_datafusion::compact_views;
+///
+/// # #[tokio::main]
+/// # async fn main() -> datafusion::common::Result<()> {
+/// let context = SessionContext::new();
+/// context.sql("create table texts as select arrow_cast('a', 'Utf8View') as text").await?.collect().await?;
+/// let plan = context.sql("select text from texts").await?.create_physical_plan().await?;
+/// let plan = compact_views(plan)?;
+/// assert!(displayable(plan.as_ref()).indent(false).to_string().contains("CompactExec"));
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// Those of DataFusion, when it puts a new node into the plan.
@@ -81,28 +100,7 @@ impl ExecutionPlan for CompactExec {
         "CompactExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
+    hands_on_its_input!();
 
     fn with_new_children(
         self: Arc<Self>,
