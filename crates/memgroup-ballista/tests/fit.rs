@@ -44,8 +44,13 @@ impl Executor {
         tenant_executor(&self.tenants, config).override_execution_engine.unwrap()
     }
 
-    /// Runs a query as one stage, which the scheduler has planned.
-    async fn run(&self, engine: &dyn ExecutionEngine, planner: &SessionContext, sql: &str) -> Result<u64> {
+    /// Runs a query as one stage, which the scheduler has planned. Returns its rows, and the number of operators with metrics.
+    async fn run(
+        &self,
+        engine: &dyn ExecutionEngine,
+        planner: &SessionContext,
+        sql: &str,
+    ) -> Result<(u64, usize)> {
         let dir = tempfile::tempdir().unwrap();
         let work_dir = dir.path().to_str().unwrap();
         let plan = planner.sql(sql).await?.create_physical_plan().await?;
@@ -56,7 +61,7 @@ impl Executor {
         let stage = engine.create_query_stage_exec("job".into(), 1, 1, vec![0], plan, work_dir, &config)?;
         let context = SessionContext::new_with_config_rt(config, runtime).task_ctx();
         let written = stage.execute_query_stage(1, context).await?;
-        Ok(written.iter().map(|part| part.num_rows).sum())
+        Ok((written.iter().map(|part| part.num_rows).sum(), stage.collect_plan_metrics().len()))
     }
 }
 
@@ -73,7 +78,7 @@ async fn a_sort_ends_within_limits_that_refuse_it_otherwise() {
         let own = executor.run(&DefaultExecutionEngine::new(), &planner(), SORT).await;
         let error = own.unwrap_err().to_string();
         assert!(error.contains("Resources exhausted"), "{error}");
-        let rows = executor.run(&*executor.engine(None), &planner(), SORT).await.unwrap();
+        let (rows, _) = executor.run(&*executor.engine(None), &planner(), SORT).await.unwrap();
         assert_eq!(rows, 400_000, "within {mib} MiB");
     }
 }
@@ -162,6 +167,10 @@ async fn a_task_that_reads_texts_from_files_compacts_them() {
         let (settings, plan) = noted(&executor, &planner, sql).await;
         assert_eq!(settings, (1024, 512 << 10));
         assert_eq!(plan.contains("CompactExec: views\n"), compacts, "{plan}");
+        // The scheduler refuses a task with metrics of more operators than its plan has.
+        let unlimited = Executor::new(None);
+        let own = unlimited.run(&DefaultExecutionEngine::new(), &planner, sql).await.unwrap();
+        assert_eq!(executor.run(&*executor.engine(None), &planner, sql).await.unwrap(), own);
     }
 }
 
