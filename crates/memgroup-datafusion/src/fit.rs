@@ -72,17 +72,6 @@ impl Fit {
             .with_target_partitions(partitions)
             .with_sort_spill_reservation_bytes(merge)
     }
-
-    /// Gives settings that this fit lowered the values of `own` again. Others were made by the query, and stay.
-    pub(crate) fn undo(self, config: &mut SessionConfig, own: &SessionConfig) {
-        let (now, own) = (&mut config.options_mut().execution, &own.options().execution);
-        if now.batch_size.get() == self.rows {
-            now.batch_size = own.batch_size;
-        }
-        if now.sort_spill_reservation_bytes == self.merge {
-            now.sort_spill_reservation_bytes = own.sort_spill_reservation_bytes;
-        }
-    }
 }
 
 /// The rows of a batch for partitions with so many bytes each.
@@ -152,21 +141,6 @@ mod tests {
             (applied.batch_size(), applied.options().execution.sort_spill_reservation_bytes),
             (100, 7)
         );
-    }
-
-    #[test]
-    fn undoes_settings_that_the_query_did_not_change() {
-        let (own, fit) = (SessionConfig::new(), Fit::of(16 << 20, 4));
-        let settings = |config: &SessionConfig| {
-            (config.batch_size(), config.options().execution.sort_spill_reservation_bytes)
-        };
-        let mut config = fit.apply(own.clone());
-        assert_ne!(settings(&config), settings(&own));
-        fit.undo(&mut config, &own);
-        assert_eq!(settings(&config), settings(&own));
-        let mut changed = fit.apply(own.clone()).with_batch_size(100).with_sort_spill_reservation_bytes(7);
-        fit.undo(&mut changed, &own);
-        assert_eq!(settings(&changed), (100, 7));
     }
 
     #[test]

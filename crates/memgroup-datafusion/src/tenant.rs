@@ -25,7 +25,7 @@ use crate::exec::{Figures, GroupRule};
 use crate::fit::{EIGHTHS, Fit};
 use crate::place::{Place, Placed};
 use crate::pool::GroupPool;
-use crate::runs::Run;
+use crate::runs::{Run, Runs};
 use crate::spill::SpillFiles;
 
 /// The most that a query waits for the tasks of its last plan, before it is begun anew.
@@ -43,6 +43,7 @@ pub struct Tenant {
     patience: Duration,
     state: SessionState,
     disk: DiskManagerBuilder,
+    runs: Arc<Runs>,
 }
 
 fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
@@ -60,6 +61,7 @@ impl Tenant {
             patience: PATIENCE,
             state: context.state(),
             disk: DiskManagerBuilder::default(),
+            runs: Arc::default(),
         }
     }
 
@@ -286,7 +288,7 @@ impl Query {
     /// # Errors
     /// That of the part; [`DataFusionError::ResourcesExhausted`] if the query is stopped.
     pub async fn run<T>(&self, part: impl Future<Output = Result<T>>) -> Result<T> {
-        let _run = Run::of(self.pool.member().runs());
+        let _run = Run::of(&self.tenant.runs);
         match self.tasks.track(Placed::new(part, self.place.clone())).await {
             Ok(result) => result,
             Err(ended) => Err(resources_datafusion_err!("{ended}")),
@@ -296,7 +298,7 @@ impl Query {
     /// Runs SQL and returns all of its rows.
     ///
     /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for the growth that was
-    /// refused, a minute at most. That room is the query's until its end, and it has a plan for all that it can hold then. Each further plan is for half the memory, until a plan cannot be
+    /// refused, a minute at most. It then has another plan of the same size. Each further plan is for half the memory, until a plan cannot be
     /// smaller. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
@@ -306,7 +308,7 @@ impl Query {
         // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
         let (mut plan, mut may_begin_anew) = (None, true);
         let eighths = Eighths(&self.pool);
-        let (mut run, mut may_repeat) = (Run::of(self.pool.member().runs()), true);
+        let (mut run, mut may_repeat) = (Run::of(&self.tenant.runs), true);
         loop {
             eighths.set(fit);
             self.pool.member().forget_wanted();
@@ -337,24 +339,16 @@ impl Query {
             }
             // One more plan may be of the same size.
             let may_wait = mem::take(&mut may_repeat);
-            let lacked = if may_wait { self.pool.lacked() } else { 0 };
-            let wait = run.wait(&self.group, lacked);
-            let room = self.tasks.track(wait).await;
-            let next = match room.map_err(|ended| resources_datafusion_err!("{ended}"))? {
-                Some(room) => {
-                    self.pool.admit(room);
-                    self.tenant.fit(&self.pool)
-                }
-                None if smaller.is_some() => smaller,
-                None => return result,
+            let wait = async { may_wait && run.wait(&self.group, self.pool.lacked()).await };
+            let has_room = self.tasks.track(wait).await;
+            let next = match has_room.map_err(|ended| resources_datafusion_err!("{ended}"))? {
+                true => self.tenant.fit(&self.pool),
+                false if smaller.is_some() => smaller,
+                false => return result,
             };
             // ORDERING: Relaxed; a number by itself.
             self.begun_anew.fetch_add(1, Ordering::Relaxed);
-            let mut state = self.context.state();
-            if let Some(first) = self.fit {
-                first.undo(state.config_mut(), self.tenant.state.config());
-            }
-            context = self.tenant.context(state, &self.pool, &self.figures, next)?;
+            context = self.tenant.context(self.context.state(), &self.pool, &self.figures, next)?;
             fit = next;
         }
     }

@@ -14,9 +14,7 @@ use datafusion::common::DataFusionError;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::datasource::MemTable;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{
-    FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation,
-};
+use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -358,8 +356,8 @@ impl PartitionStream for Needs {
     }
 }
 
-/// Two values for a tenant of 36 MiB with a table `rows` of such rows. Growths do not wait.
-fn needs(hierarchy: &Hierarchy) -> ([Tenant; 2], Arc<Needs>) {
+/// A tenant of 36 MiB with a table `rows` of such rows. Its growths do not wait.
+fn needs(hierarchy: &Hierarchy) -> (Tenant, Arc<Needs>) {
     let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
     let rows = Arc::new(Needs { schema: Arc::clone(&schema), attempts: Mutex::default() });
     let table = StreamingTable::try_new(schema, vec![Arc::clone(&rows) as _]).unwrap();
@@ -367,24 +365,14 @@ fn needs(hierarchy: &Hierarchy) -> ([Tenant; 2], Arc<Needs>) {
     context.register_table("rows", Arc::new(table)).unwrap();
     let group = hierarchy.create("/tenant").unwrap();
     group.set_max(36 << 20).unwrap();
-    let tenant = || Tenant::new(hierarchy, &group, &context).patience(Duration::ZERO);
-    ([tenant(), tenant()], rows)
+    (Tenant::new(hierarchy, &group, &context).patience(Duration::ZERO), rows)
 }
 
-fn held(query: &Query, bytes: usize) -> MemoryReservation {
+/// Holds so many bytes in a query that runs, until `free`, and lets the query run until `end`.
+async fn hold(query: &Query, bytes: usize, free: impl Future<Output = ()>, end: impl Future<Output = ()>) {
     let pool: Arc<dyn MemoryPool> = query.pool().clone();
     let held = MemoryConsumer::new("held").register(&pool);
     held.try_grow(bytes).unwrap();
-    held
-}
-
-/// Runs a query that holds these bytes until `free`, and runs until `end`.
-async fn hold(
-    query: &Query,
-    held: MemoryReservation,
-    free: impl Future<Output = ()>,
-    end: impl Future<Output = ()>,
-) {
     let part = async {
         free.await;
         drop(held);
@@ -403,38 +391,31 @@ async fn until_refused(query: &Query) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_query_waits_for_the_room_that_another_one_of_its_tenant_frees() {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    let ([tenant, again], rows) = needs(&hierarchy);
-    let other = tenant.begin("other").unwrap();
-    let held = held(&other, 34 << 20);
-    // Planned for the 2 MiB that are left.
-    let query = again.begin("query").unwrap();
+    let (tenant, rows) = needs(&hierarchy);
+    let (query, other) = (tenant.begin("query").unwrap(), tenant.begin("other").unwrap());
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
-    let holds = hold(&other, held, until_refused(&query), async { end.await.unwrap() });
+    let holds = hold(&other, 28 << 20, until_refused(&query), async { end.await.unwrap() });
     let collects = async {
         query.collect("select key from rows").await.unwrap();
         ended.send(()).unwrap();
     };
     tokio::join!(holds, collects);
-    assert_eq!(
-        *rows.attempts.lock().unwrap(),
-        [1024, BATCH],
-        "the second plan is for the room that was freed"
-    );
+    assert_eq!(*rows.attempts.lock().unwrap(), [BATCH, BATCH], "the plan did not become smaller");
     assert_eq!(query.end().begun_anew, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_of_a_tenant_are_begun_anew_one_after_the_other() {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    let ([tenant, again], rows) = needs(&hierarchy);
+    let (tenant, rows) = needs(&hierarchy);
     let (one, two, other) =
-        (again.begin("one").unwrap(), tenant.begin("two").unwrap(), tenant.begin("other").unwrap());
+        (tenant.begin("one").unwrap(), tenant.begin("two").unwrap(), tenant.begin("other").unwrap());
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
     let free = async {
         until_refused(&one).await;
         until_refused(&two).await;
     };
-    let holds = hold(&other, held(&other, 28 << 20), free, async { end.await.unwrap() });
+    let holds = hold(&other, 28 << 20, free, async { end.await.unwrap() });
     let collects = async {
         let sql = "select key from rows";
         let (first, second) = tokio::join!(one.collect(sql), two.collect(sql));
