@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   kernel ─ request ─▶ one thread ─▶ inode number ─▶ group by its id ─▶ engine ─▶ answer
-//!                          ├─ memory.reclaim ─▶ workers                    (short locks only)
+//!                          ├─ memory.reclaim, rmdir ─▶ workers             (short locks only)
 //!                          └─ poll ─▶ watch
 //! ```
 //!
@@ -12,7 +12,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -30,7 +30,7 @@ use crate::open::{Open, Write};
 use crate::owners::{Owner, Owners};
 use crate::table::Table;
 use crate::watch::Watch;
-use crate::workers::{Job, Workers};
+use crate::workers::{RECLAIMS, REMOVALS, Reclaim, Removal, Workers};
 
 /// For how long the kernel may keep names and attributes of files.
 const FILES_KEPT: Duration = Duration::from_secs(3600);
@@ -63,11 +63,12 @@ pub(crate) struct Tree {
     hierarchy: Hierarchy,
     root: GroupId,
     files: Files,
-    owners: Owners,
+    owners: Arc<Owners>,
     open: Table<Open>,
     listings: Table<Listing>,
     watch: Watch,
-    workers: Workers,
+    reclaims: Workers<Reclaim>,
+    removals: Workers<Removal>,
 }
 
 impl Tree {
@@ -76,11 +77,12 @@ impl Tree {
             hierarchy: hierarchy.clone(),
             root: hierarchy.root().id(),
             files: Files::of(hierarchy),
-            owners: Owners::new(hierarchy, mounter),
+            owners: Arc::new(Owners::new(hierarchy, mounter)),
             open: Table::default(),
             listings: Table::default(),
             watch: Watch::new(hierarchy)?,
-            workers: Workers::default(),
+            reclaims: Workers::new(RECLAIMS),
+            removals: Workers::new(REMOVALS),
         })
     }
 
@@ -239,15 +241,9 @@ impl Filesystem for Tree {
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let child = self.directory(parent).zip(name.to_str()).and_then(|(parent, name)| parent.child(name));
-        let Some(child) = child else { return reply.error(Errno::ENOENT) };
-        if let Err(error) = child.remove() {
-            return reply.error(error::of_group(&error));
-        }
-        let id = child.id();
-        drop(child);
-        self.owners.removed(id);
-        self.watch.removed(id);
-        reply.ok();
+        let Some(group) = child else { return reply.error(Errno::ENOENT) };
+        let (owners, watch) = (Arc::clone(&self.owners), self.watch.removing(&group, reply));
+        self.removals.add(Removal { group, owners, watch });
     }
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -299,7 +295,7 @@ impl Filesystem for Tree {
                 }
                 reply.written(bytes);
             }
-            Ok(Write::Later(group, text)) => self.workers.add(Job { group, text, bytes, reply }),
+            Ok(Write::Later(group, text)) => self.reclaims.add(Reclaim { group, text, bytes, reply }),
             Err(errno) => reply.error(errno),
         }
     }

@@ -1,4 +1,4 @@
-//! Watch: a thread that tells waiting polls, and lets go of removed groups.
+//! Watch: a thread that tells waiting polls, lets go of removed groups, and answers removals with slow callbacks.
 //!
 //! ```text
 //!   poll ─▶ polled ─┐      any event of the hierarchy ─▶ wait at the root ends ─┐
@@ -6,10 +6,12 @@
 //! ```
 //!
 //! All events count at the root. So one wait there covers any number of descriptors. The engine tells neither a removal nor a trigger of which no
-//! thread waits; the thread looks for those. It sleeps without a tick while no descriptor is polled and none keeps a group.
+//! thread waits; the thread looks for those. It sleeps without a tick while no descriptor is polled, none keeps a group, and no removal is under way.
 //!
 //! - I1. A poll is registered before it looks. The thread reads the counts at the root before it looks at the descriptors. So an event that neither
 //!   sees ends the wait at the root.
+//! - I2. The kernel locks the parent of a group until its removal is answered. So the thread answers as soon as the group is gone, although its
+//!   callbacks still run.
 //! - B1. Events are told at most every 10 ms, as the kernel does with `memory.events`. Removals and triggers are told [`TICK`] late.
 
 use std::collections::HashMap;
@@ -18,12 +20,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fuser::{FileHandle, PollNotifier};
-use memgroup::{GroupId, Hierarchy};
+use fuser::{Errno, FileHandle, PollNotifier, ReplyEmpty};
+use memgroup::{Group, GroupId, Hierarchy, WeakGroup};
 
 use crate::open::Open;
 
-/// The time between two looks while a descriptor is polled: a tenth of the shortest window of a trigger, as in the kernel.
+/// The time between two looks while a descriptor is polled, or a group is removed: a tenth of the shortest window of a trigger, as in the kernel.
 const TICK: Duration = Duration::from_millis(50);
 
 /// The time between two looks while descriptors keep groups, and none is polled.
@@ -39,10 +41,27 @@ struct State {
     polled: HashMap<u64, (Arc<Open>, PollNotifier)>,
     /// Descriptors that keep their group.
     keeping: HashMap<u64, Arc<Open>>,
+    /// Removals that are not answered.
+    removals: HashMap<GroupId, Removal>,
 }
 
+/// A removal that a worker makes.
+struct Removal {
+    group: WeakGroup,
+    began: Instant,
+    reply: ReplyEmpty,
+}
+
+impl State {
+    /// Whether there is nothing to look at with each tick.
+    fn is_quiet(&self) -> bool {
+        self.polled.is_empty() && self.removals.is_empty()
+    }
+}
+
+/// The part of the watch that its thread and the workers share.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -69,30 +88,41 @@ impl Shared {
                 thread::sleep(PAUSE.saturating_sub(began.elapsed()));
             } else {
                 let state = self.state();
-                let has_rest = |state: &mut State| !state.is_over && state.polled.is_empty();
-                drop(self.changed.wait_timeout_while(state, SLOW_TICK, has_rest));
+                let is_removing = !state.removals.is_empty();
+                let has_rest = |state: &mut State| {
+                    !state.is_over && state.polled.is_empty() && state.removals.is_empty() != is_removing
+                };
+                let tick = if is_removing { TICK } else { SLOW_TICK };
+                drop(self.changed.wait_timeout_while(state, tick, has_rest));
             }
         }
     }
 
     /// Waits until there is a descriptor to look at. Returns `false` at the end.
     fn wait_for_work(&self) -> bool {
-        let has_rest =
-            |state: &mut State| !state.is_over && state.polled.is_empty() && state.keeping.is_empty();
+        let has_rest = |state: &mut State| !state.is_over && state.is_quiet() && state.keeping.is_empty();
         let state = self.changed.wait_while(self.state(), has_rest).unwrap_or_else(PoisonError::into_inner);
         !state.is_over
     }
 
-    /// Tells polls with news, and lets go of removed groups. Returns whether any poll still waits.
+    /// Tells polls with news, lets go of removed groups, and answers removals. Returns whether any poll still waits.
     fn look(&self) -> bool {
-        let (polled, keeping) = {
+        let (polled, keeping, slow) = {
             let state = self.state();
             let polled: Vec<_> =
                 state.polled.iter().map(|(&handle, (open, _))| (handle, Arc::clone(open))).collect();
             let keeping: Vec<_> =
                 state.keeping.iter().map(|(&handle, open)| (handle, Arc::clone(open))).collect();
-            (polled, keeping)
+            // Later than a worker with short callbacks: a handle of this thread would keep a removed group for a moment.
+            let slow = state.removals.values().filter(|removal| removal.began.elapsed() >= TICK);
+            let slow: Vec<_> = slow.map(|removal| removal.group.clone()).collect();
+            (polled, keeping, slow)
         };
+        for group in slow {
+            if group.upgrade().is_none_or(|group| !group.is_online()) {
+                self.answer(group.id(), Ok(()));
+            }
+        }
         for (handle, open) in polled {
             if open.has_news() {
                 self.tell(handle);
@@ -111,6 +141,31 @@ impl Shared {
         if let Some((_, notifier)) = told {
             // An error says that the descriptor is closed or the mount is gone.
             _ = notifier.notify();
+        }
+    }
+
+    /// The group was removed by a user of the mount: its descriptors are told at once.
+    pub(crate) fn removed(&self, group: GroupId) {
+        let (polled, keeping) = {
+            let state = self.state();
+            let polled = state.polled.iter().filter(|(_, (open, _))| open.id() == group);
+            let polled: Vec<_> = polled.map(|(&handle, _)| handle).collect();
+            let keeping = state.keeping.values().filter(|open| open.id() == group);
+            (polled, keeping.cloned().collect::<Vec<_>>())
+        };
+        for open in keeping {
+            open.keeps_group();
+        }
+        polled.into_iter().for_each(|handle| self.tell(handle));
+    }
+
+    /// Answers a removal, unless that was done.
+    pub(crate) fn answer(&self, group: GroupId, removed: Result<(), Errno>) {
+        let removal = self.state().removals.remove(&group);
+        match (removal, removed) {
+            (Some(Removal { reply, .. }), Ok(())) => reply.ok(),
+            (Some(Removal { reply, .. }), Err(errno)) => reply.error(errno),
+            (None, _) => {}
         }
     }
 }
@@ -150,19 +205,12 @@ impl Watch {
         drop(gone);
     }
 
-    /// The group was removed by a user of the mount: its descriptors are told at once.
-    pub(crate) fn removed(&self, group: GroupId) {
-        let (polled, keeping) = {
-            let state = self.shared.state();
-            let polled = state.polled.iter().filter(|(_, (open, _))| open.id() == group);
-            let polled: Vec<_> = polled.map(|(&handle, _)| handle).collect();
-            let keeping = state.keeping.values().filter(|open| open.id() == group);
-            (polled, keeping.cloned().collect::<Vec<_>>())
-        };
-        for open in keeping {
-            open.keeps_group();
-        }
-        polled.into_iter().for_each(|handle| self.shared.tell(handle));
+    /// A worker removes the group. The reply is given when it is removed, or by the worker's answer.
+    pub(crate) fn removing(&self, group: &Group, reply: ReplyEmpty) -> Arc<Shared> {
+        let removal = Removal { group: group.downgrade(), began: Instant::now(), reply };
+        self.shared.state().removals.insert(group.id(), removal);
+        self.shared.changed.notify_one();
+        Arc::clone(&self.shared)
     }
 }
 

@@ -1,9 +1,10 @@
-//! Writes that take long, tenants at their limit, and locks: they hold up no other request.
+//! Writes and callbacks that take long, tenants at their limit, and locks: they hold up no other request.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use memgroup::{Ask, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig};
 use rustix::io::Errno;
 use xtask::Watchdog;
 
-use super::mounted;
+use super::{mounted, number};
 
 /// A cache that frees nothing before it is let.
 #[derive(Clone, Default)]
@@ -94,6 +95,44 @@ fn answers_while_more_writes_to_reclaim_wait_than_there_are_workers() {
     assert_eq!(m.read("memory.current"), "0\n");
     assert_eq!(m.write("0/memory.reclaim", "1M"), Err(Errno::AGAIN), "nothing is left");
     drop(registered);
+}
+
+#[test]
+fn answers_while_callbacks_of_removed_groups_hang() {
+    const MOST: usize = 16;
+    let Some(m) = mounted() else { return };
+    let _watchdog = Watchdog::over("requests beside callbacks that hang");
+    let (called, calls) = channel();
+    let (release, is_released) = channel::<()>();
+    let is_released = Arc::new(Mutex::new(is_released));
+    for name in 0..=MOST {
+        let group = m.hierarchy.create(&format!("/{name}")).unwrap();
+        let (called, is_released) = (called.clone(), Arc::clone(&is_released));
+        let hang = move |_| {
+            called.send(()).unwrap();
+            // It returns when the sender is dropped.
+            _ = is_released.lock().unwrap().recv();
+        };
+        group.on_end(hang).unwrap();
+    }
+    for name in 0..MOST {
+        fs::remove_dir(m.path(&name.to_string())).unwrap();
+        calls.recv().unwrap();
+        assert!(!m.path(&name.to_string()).exists());
+    }
+    let last = MOST.to_string();
+    assert_eq!(number(fs::remove_dir(m.path(&last))), Err(Errno::BUSY), "all threads are taken");
+    // The kernel's lock of the parent is free: it is listed, and has new groups.
+    let directories = || fs::read_dir(m.folder.path()).unwrap().flatten();
+    let directories = || directories().filter(|entry| entry.file_type().unwrap().is_dir()).count();
+    assert_eq!(directories(), 1);
+    fs::create_dir(m.path("0")).unwrap();
+    assert_eq!((m.read("0/memory.current").as_str(), directories()), ("0\n", 2));
+    drop(release);
+    while number(fs::remove_dir(m.path(&last))) == Err(Errno::BUSY) {
+        thread::yield_now();
+    }
+    assert_eq!((calls.recv(), m.path(&last).exists()), (Ok(()), false));
 }
 
 #[test]
