@@ -239,11 +239,11 @@ impl Filesystem for Tree {
         }
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let child = self.directory(parent).zip(name.to_str()).and_then(|(parent, name)| parent.child(name));
         let Some(group) = child else { return reply.error(Errno::ENOENT) };
         let (owners, watch) = (Arc::clone(&self.owners), self.watch.removing(&group, reply));
-        self.removals.add(Removal { group, owners, watch });
+        self.removals.add(request.uid(), Removal { group, owners, watch });
     }
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -276,7 +276,7 @@ impl Filesystem for Tree {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         _: u64,
@@ -295,7 +295,9 @@ impl Filesystem for Tree {
                 }
                 reply.written(bytes);
             }
-            Ok(Write::Later(group, text)) => self.reclaims.add(Reclaim { group, text, bytes, reply }),
+            Ok(Write::Later(group, text)) => {
+                self.reclaims.add(request.uid(), Reclaim { group, text, bytes, reply })
+            }
             Err(errno) => reply.error(errno),
         }
     }

@@ -1,7 +1,7 @@
 //! Writes and callbacks that take long, tenants at their limit, and locks: they hold up no other request.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
@@ -10,10 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use memgroup::{Ask, Charge, Count, Group, Scan, Shrinker, ShrinkerConfig};
+use memgroup_fuse::Options;
 use rustix::io::Errno;
 use xtask::Watchdog;
 
-use super::{mounted, number};
+use super::rights::{USER, sh_as};
+use super::{mounted, mounted_with, number};
 
 /// A cache that frees nothing before it is let.
 #[derive(Clone, Default)]
@@ -95,6 +97,37 @@ fn answers_while_more_writes_to_reclaim_wait_than_there_are_workers() {
     assert_eq!(m.read("memory.current"), "0\n");
     assert_eq!(m.write("0/memory.reclaim", "1M"), Err(Errno::AGAIN), "nothing is left");
     drop(registered);
+}
+
+#[test]
+fn answers_another_user_beside_slow_writes() {
+    const GROUPS: usize = 5;
+    let Some(m) = mounted_with(Options::new().allow_other(true)) else { return };
+    fs::set_permissions(m.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let _watchdog = Watchdog::over("a write beside those of another user");
+    let cache = |name: &str| {
+        let group = m.hierarchy.create(name).unwrap();
+        let slow = Slow::of(&group);
+        let registered = group.add_shrinker(ShrinkerConfig::new("slow"), slow.clone()).unwrap();
+        registered.mark();
+        (slow, registered)
+    };
+    let (fast, _fast) = cache("/user");
+    fast.change(|state| state.may_free = true);
+    chown(m.path("user/memory.reclaim"), Some(USER), None).unwrap();
+    let (slow, _slow): (Vec<Slow>, Vec<_>) = (0..GROUPS).map(|name| cache(&format!("/{name}"))).unzip();
+    thread::scope(|threads| {
+        for name in 0..GROUPS {
+            let m = &m;
+            threads.spawn(move || m.write(&format!("{name}/memory.reclaim"), "1M").unwrap());
+        }
+        while slow.iter().map(|cache| cache.0.0.lock().unwrap().scans).sum::<usize>() < 4 {
+            thread::yield_now();
+        }
+        let said = sh_as(USER, m.folder.path(), "echo 1M > user/memory.reclaim && cat user/memory.current");
+        assert_eq!(said, "0\n");
+        slow.iter().for_each(|cache| cache.change(|state| state.may_free = true));
+    });
 }
 
 #[test]

@@ -10,10 +10,10 @@ use memgroup_fuse::Options;
 
 use super::{mounted, mounted_with};
 
-const USER: u32 = 54321;
+pub(super) const USER: u32 = 54321;
 
 /// Runs lines of a shell as another user, and returns their output and errors.
-fn sh_as(uid: u32, folder: &Path, lines: &str) -> String {
+pub(super) fn sh_as(uid: u32, folder: &Path, lines: &str) -> String {
     let mut shell = Command::new("sh");
     shell
         .arg("-c")
