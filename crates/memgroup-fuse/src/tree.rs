@@ -12,7 +12,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -55,8 +55,14 @@ struct DirectoryEntry {
     name: String,
 }
 
-/// The entries of one open directory, read at its beginning.
-type Listing = Mutex<Vec<DirectoryEntry>>;
+/// The entries of one open directory, listed at the first read.
+type Listing = OnceLock<Vec<DirectoryEntry>>;
+
+/// The open files of one user. Each keeps the text that was read.
+const FILES_MOST: usize = 16_384;
+
+/// The open directories of one user and the entries of their lists, together.
+const ENTRIES_MOST: usize = 1 << 20;
 
 /// The file system of one mount.
 pub(crate) struct Tree {
@@ -78,8 +84,8 @@ impl Tree {
             root: hierarchy.root().id(),
             files: Files::of(hierarchy),
             owners: Arc::new(Owners::new(hierarchy, mounter)),
-            open: Table::default(),
-            listings: Table::default(),
+            open: Table::new(FILES_MOST),
+            listings: Table::new(ENTRIES_MOST),
             watch: Watch::new(hierarchy)?,
             reclaims: Workers::new(RECLAIMS),
             removals: Workers::new(REMOVALS),
@@ -246,14 +252,16 @@ impl Filesystem for Tree {
         self.removals.add(request.uid(), Removal { group, owners, watch });
     }
 
-    fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let inode = self.inode(number);
         let group = self.hierarchy.group(inode.group).filter(Group::is_online);
         let Some((group, file)) = group.zip(self.files.get(inode.file)) else {
             return reply.error(Errno::ENODEV);
         };
-        let handle = self.open.insert(Open::new(group.downgrade(), file));
-        reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
+        match self.open.insert(request.uid(), Open::new(group.downgrade(), file)) {
+            Some(handle) => reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH),
+            None => reply.error(Errno::ENFILE),
+        }
     }
 
     fn read(
@@ -338,8 +346,11 @@ impl Filesystem for Tree {
         reply.poll(events);
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(self.listings.insert(Listing::default()), FopenFlags::empty());
+    fn opendir(&self, request: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.listings.insert(request.uid(), Listing::default()) {
+            Some(handle) => reply.opened(handle, FopenFlags::empty()),
+            None => reply.error(Errno::ENFILE),
+        }
     }
 
     fn readdir(
@@ -351,11 +362,12 @@ impl Filesystem for Tree {
         mut reply: ReplyDirectory,
     ) {
         let Some(listing) = self.listings.get(handle) else { return reply.error(Errno::EBADF) };
-        let mut entries = listing.lock().unwrap_or_else(PoisonError::into_inner);
-        if offset == 0 {
+        let entries = listing.get_or_init(|| {
             let group = self.hierarchy.group(self.inode(number).group);
-            *entries = group.map(|group| self.list(&group)).unwrap_or_default();
-        }
+            let entries = group.map(|group| self.list(&group)).unwrap_or_default();
+            self.listings.grow(handle, entries.len());
+            entries
+        });
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (at, entry) in entries.iter().enumerate().skip(from) {
             if reply.add(entry.number, at as u64 + 1, entry.kind, &entry.name) {

@@ -1,14 +1,15 @@
 //! Directories: making, removing and listing groups.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use memgroup::{Config, Hierarchy};
 use memgroup_fuse::{Options, mount};
 use rustix::io::Errno;
 
-use super::{can_mount, mounted, number};
+use super::rights::{USER, sh_as};
+use super::{can_mount, mounted, mounted_with, number};
 
 #[test]
 fn makes_and_removes_groups() {
@@ -172,4 +173,64 @@ fn removes_a_group_whose_bytes_are_still_charged() {
     assert_eq!(m.read("memory.current"), "4096\n");
     drop(charge);
     assert_eq!(m.read("cgroup.stat"), "nr_descendants 0\nnr_dying_descendants 0\n");
+}
+
+#[test]
+fn lists_a_directory_once_for_each_descriptor() {
+    let Some(m) = mounted() else { return };
+    m.hierarchy.create("/a").unwrap();
+    let directory = File::open(m.folder.path()).unwrap();
+    let names = || {
+        rustix::fs::seek(&directory, rustix::fs::SeekFrom::Start(0)).unwrap();
+        let mut buffer = Vec::with_capacity(8192);
+        let mut entries = rustix::fs::RawDir::new(&directory, buffer.spare_capacity_mut());
+        let mut names = BTreeSet::new();
+        while let Some(entry) = entries.next() {
+            names.insert(entry.unwrap().file_name().to_str().unwrap().to_owned());
+        }
+        names
+    };
+    let before = names();
+    assert!(before.contains("a"));
+    m.hierarchy.create("/b").unwrap();
+    assert_eq!(names(), before);
+    assert!(fs::read_dir(m.folder.path()).unwrap().any(|entry| entry.unwrap().file_name() == "b"));
+}
+
+#[test]
+#[ignore = "takes seconds; .ci/run runs it"]
+fn bounds_the_open_files_and_lists_of_a_user() {
+    // As in `tree.rs`.
+    const FILES_MOST: usize = 16_384;
+    const ENTRIES_MOST: usize = 1 << 20;
+    const GROUPS: usize = 50_000;
+    let Some(m) = mounted_with(Options::new().allow_other(true)) else { return };
+    fs::set_permissions(m.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if limit.is_some_and(|limit| limit < FILES_MOST as u64 + 1000) {
+        println!("skipped: this process may have {limit:?} open files");
+        return;
+    }
+    m.hierarchy.create("/a").unwrap();
+    let open = || File::open(m.path("a/memory.current"));
+    let mut held: Vec<File> = (0..FILES_MOST).map(|_| open().unwrap()).collect();
+    assert_eq!(number(open()).map(drop), Err(Errno::NFILE));
+    assert_eq!(sh_as(USER, m.folder.path(), "cat a/memory.current"), "0\n", "another user has places");
+    held.pop();
+    while number(open()).map(drop) == Err(Errno::NFILE) {
+        // The kernel tells a close late.
+        std::thread::yield_now();
+    }
+    drop(held);
+
+    let many = m.hierarchy.create("/many").unwrap();
+    (0..GROUPS).for_each(|name| drop(many.create(&name.to_string()).unwrap()));
+    let lists = || {
+        let mut list = fs::read_dir(m.path("many"))?;
+        list.next().unwrap().map(|_| list)
+    };
+    let held: Vec<_> = (0..=ENTRIES_MOST / GROUPS).map(|_| lists().unwrap()).collect();
+    assert_eq!(number(lists()).map(drop), Err(Errno::NFILE));
+    assert_eq!(sh_as(USER, m.folder.path(), "ls a | grep current"), "memory.current\n");
+    drop(held);
 }
