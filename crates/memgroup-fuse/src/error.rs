@@ -25,6 +25,15 @@ pub enum MountProblem {
     /// There is no directory at the path, or it cannot be reached.
     #[error("{0}; it must be a directory that exists")]
     NoDirectory(io::Error),
+    /// The path is a symbolic link in a directory in which other users may place links.
+    #[error(
+        "it is a symbolic link, and other users may place links in {}; give the directory to which it leads",
+        directory.display()
+    )]
+    Link {
+        /// The directory of the link.
+        directory: PathBuf,
+    },
     /// A tree is mounted at the path, and its program answers.
     #[error("another tree is mounted there; unmount it, or take another directory")]
     Occupied,

@@ -68,7 +68,8 @@ pub struct Mount {
 
 /// Mounts the tree of groups at a directory.
 ///
-/// The directory must exist; the tree hides its entries. A dead tree of an ended program is unmounted before. Root mounts by a system call. Other users
+/// The directory must exist; the tree hides its entries. A symbolic link at `path` is followed only if it is in a directory of this user or of root to which
+/// other users cannot write. A dead tree of an ended program is unmounted before. Root mounts by a system call. Other users
 /// need the program `fusermount3`, and access to `/dev/fuse`. The mount keeps the hierarchy as a handle does.
 ///
 /// The call starts three threads, which are in no scope: their memory is charged to no group. The returned [`Mount`] is memory of the caller. With
@@ -136,7 +137,7 @@ fn begin(
 ) -> Result<(Place, Session<Tree>, Option<Unmounter>), MountProblem> {
     static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
-    let path = place::absolute(path).map_err(MountProblem::NoDirectory)?;
+    let path = place::absolute(path)?;
     place::clear(&path)?;
     // ORDERING: Relaxed; the number only has to be another one for each mount.
     let source = format!("memgroup-{}-{}", std::process::id(), MOUNTS.fetch_add(1, Ordering::Relaxed));

@@ -2,25 +2,44 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use procfs_core::process::MountInfo;
 use rustix::mount::UnmountFlags;
+use rustix::process::geteuid;
 
 use crate::attach::{self, KIND};
 use crate::error::MountProblem;
 
-/// The absolute path of the directory, without links. A dead file system may be mounted at it.
-pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
-    match path.canonicalize() {
-        // Its last part is the dead file system: those above lead there.
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-            let name = path.file_name().ok_or(error)?;
-            let parent = path.parent().filter(|parent| *parent != Path::new(""));
-            Ok(parent.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+/// The absolute path of the directory, without links. A dead file system may be mounted at it. A link at the path itself is refused where other users
+/// may have placed it.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, MountProblem> {
+    let parent = path.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
+    let last = parent.zip(path.file_name());
+    if let Some((parent, name)) = last
+        && fs::symlink_metadata(parent.join(name)).is_ok_and(|found| found.is_symlink())
+    {
+        let parent = parent.canonicalize().map_err(MountProblem::NoDirectory)?;
+        let found = fs::metadata(&parent).map_err(MountProblem::NoDirectory)?;
+        if !is_trusted(found.uid(), found.mode(), geteuid().as_raw()) {
+            return Err(MountProblem::Link { directory: parent });
         }
-        found => found,
     }
+    let absolute = match path.canonicalize() {
+        // Its last part is the dead file system: those above lead there.
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => match last {
+            Some((parent, name)) => parent.canonicalize().map(|parent| parent.join(name)),
+            None => Err(error),
+        },
+        found => found,
+    };
+    absolute.map_err(MountProblem::NoDirectory)
+}
+
+/// Whether only the user and root place entries in a directory with this owner and these permissions. Its group is taken for the user's own.
+fn is_trusted(owner: u32, mode: u32, user: u32) -> bool {
+    (owner == user || owner == 0) && mode & 0o002 == 0
 }
 
 /// Unmounts dead trees at the path, those of programs that ended. Every other file system stays.
@@ -128,7 +147,21 @@ a line of a later kernel
         fs::write(&file, "").unwrap();
         assert!(matches!(clear(&file), Err(MountProblem::NoDirectory(_))));
         assert!(matches!(clear(&folder.path().join("missing")), Err(MountProblem::NoDirectory(_))));
-        assert_eq!(absolute(&folder.path().join("missing")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(matches!(absolute(&folder.path().join("missing")), Err(MountProblem::NoDirectory(_))));
         clear(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn trusts_directories_in_which_no_other_user_writes() {
+        for (owner, mode, is_so) in [
+            (7, 0o40700, true),
+            (7, 0o40775, true),
+            (0, 0o40755, true),
+            (8, 0o40755, false),
+            (0, 0o41777, false),
+            (7, 0o40777, false),
+        ] {
+            assert_eq!(is_trusted(owner, mode, 7), is_so, "{owner} {mode:o}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Ends: a tree is unmounted in whatever way its program ends, and a dead one is cleared.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use xtask::Watchdog;
 
+use super::rights::USER;
 use super::{can_mount, exact, mounted, number};
 
 fn tree() -> Hierarchy {
@@ -225,7 +226,7 @@ fn unmounts_no_file_system_but_its_own() {
 }
 
 #[test]
-fn refuses_paths_that_are_no_directory_and_takes_links() {
+fn refuses_paths_that_are_no_directory_and_takes_own_links() {
     let Some(m) = mounted() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -237,6 +238,23 @@ fn refuses_paths_that_are_no_directory_and_takes_links() {
     }
     fs::create_dir(path("real")).unwrap();
     symlink("real", path("link")).unwrap();
+    // Where another user may have placed the link, it is refused.
+    let set_mode = |mode| fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+    for (owner, mode) in [(0, 0o1777), (USER, 0o755)] {
+        set_mode(mode);
+        chown(folder.path(), Some(owner), None).unwrap();
+        for name in ["link", "link/", "link/."] {
+            let error = mount(&m.hierarchy, path(name), Options::new()).unwrap_err();
+            let (link, directory) = (path(name).display().to_string(), folder.path().display().to_string());
+            assert!(matches!(error.problem, MountProblem::Link { .. }), "{error}");
+            let said = format!(
+                "mount the tree at {link}: it is a symbolic link, and other users may place links in {directory};"
+            );
+            assert!(error.to_string().starts_with(&said), "{error}");
+        }
+    }
+    drop(mount(&m.hierarchy, path("real"), Options::new()).unwrap());
+    chown(folder.path(), Some(0), None).unwrap();
     let mounted = mount(&m.hierarchy, path("link"), Options::new().unmount_at_end(false)).unwrap();
     assert_eq!(mounted.path(), path("real"));
     // One tree may be mounted twice. Owners and permissions are those of each mount.
