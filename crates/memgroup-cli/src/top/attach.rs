@@ -1,4 +1,6 @@
 //! Attach: a program by its socket, its number, or its address; its snapshots as JSON.
+//!
+//! - I1. A token is sent to no program of another user, unless it is root's: any user may place a socket.
 
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
@@ -15,6 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::find;
 use crate::run::base::error::RunError;
+use crate::run::base::user;
 use crate::tree::Tree;
 
 /// The most bytes of an answer.
@@ -170,7 +173,20 @@ impl Client {
     }
 }
 
-async fn connect(target: &Target) -> Result<SendRequest<Empty<Bytes>>, String> {
+/// Whether a token may be sent: the system tells the user that listens (I1).
+fn check_user(stream: &UnixStream) -> Result<(), String> {
+    let named = |error: io::Error| format!("connect: {error}");
+    let (theirs, own) = (stream.peer_cred().map_err(named)?.uid(), user::own().map_err(named)?);
+    if theirs == own || theirs == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "connect: user {theirs} listens there, and a token is sent only to programs of this user, {own}, or of root; \
+         ask without --token and {TOKEN}"
+    ))
+}
+
+async fn connect(target: &Target, has_token: bool) -> Result<SendRequest<Empty<Bytes>>, String> {
     let no_stream = |error: io::Error| format!("connect: {error}");
     let no_http = |error: hyper::Error| format!("connect: {error}");
     match target {
@@ -184,6 +200,9 @@ async fn connect(target: &Target) -> Result<SendRequest<Empty<Bytes>>, String> {
                     connected => break connected.map_err(no_stream)?,
                 }
             };
+            if has_token {
+                check_user(&stream)?;
+            }
             let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
             tokio::spawn(connection);
             Ok(sender)
@@ -204,7 +223,7 @@ async fn get(
 ) -> Result<Vec<u8>, String> {
     let exchange = async {
         if kept.is_none() {
-            *kept = Some(connect(target).await?);
+            *kept = Some(connect(target, token.is_some()).await?);
         }
         let Some(sender) = kept else { return Err("connect".to_owned()) };
         sender.ready().await.map_err(|error| error.to_string())?;

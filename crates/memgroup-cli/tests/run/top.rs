@@ -1,7 +1,7 @@
 //! `memgroup top`: attached to a server in this process, on a terminal and in pipes; recordings.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -151,6 +151,48 @@ fn reads_by_tcp_with_a_token_only() {
     let by_variable =
         program().args([&url, "--once"]).env("MEMGROUP_TOKEN", &token).stdout(Stdio::null()).status();
     assert!(by_variable.expect("it starts").success());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn sends_no_token_to_a_program_of_another_user() {
+    const USER: u32 = 54321;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root listens as another user");
+        return;
+    }
+    let _watchdog = Watchdog::over("a program that is asked");
+    let folder = tempfile::tempdir().expect("a directory");
+    let socket = folder.path().join("m.sock");
+    let bound = socket.clone();
+    let listen = move || {
+        // Of this thread alone: its user is that of the socket's listener. The directory is given to it.
+        let user = rustix::process::Uid::from_raw(USER);
+        rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
+        UnixListener::bind(bound).expect("a socket")
+    };
+    std::os::unix::fs::chown(folder.path(), Some(USER), None).expect("an owner");
+    let listener = std::thread::spawn(listen).join().expect("a listener");
+    let start = |token: &[&str]| {
+        let mut command = program();
+        command.args([text(&socket), "--once"]).args(token).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let child = start(&["--token", "secret"]);
+    let (mut stream, _) = listener.accept().expect("a connection");
+    let mut sent = Vec::new();
+    stream.read_to_end(&mut sent).expect("its end");
+    assert_eq!(sent, b"");
+    let output = child.wait_with_output().expect("it ends");
+    let said = format!(
+        "m.sock: connect: user {USER} listens there, and a token is sent only to programs of this user, 0,"
+    );
+    assert!(output.status.code() == Some(1) && stderr(&output).contains(&said), "{}", stderr(&output));
+    // Without a token it is asked.
+    let child = start(&[]);
+    let (mut stream, _) = listener.accept().expect("a connection");
+    stream.write_all(b"HTTP/1.1 418 \r\ncontent-length: 0\r\n\r\n").expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(stderr(&output).contains("the answer has the status 418"), "{}", stderr(&output));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Base: child processes, errors, early end, progress lines, units, fresh files. It imports no other folder of `run`.
+//! Base: child processes, errors, early end, progress lines, units, fresh files, the user. It imports no other folder of `run`.
 
 pub(crate) mod child;
 pub(crate) mod error;
@@ -6,6 +6,7 @@ pub(crate) mod fresh;
 pub(crate) mod progress;
 pub(crate) mod stop;
 pub(crate) mod units;
+pub(crate) mod user;
 
 /// Waits for a thread. If it panicked, the panic continues here.
 pub(crate) fn joined<T>(handle: std::thread::ScopedJoinHandle<'_, T>) -> T {
