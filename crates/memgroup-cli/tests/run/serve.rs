@@ -1,9 +1,12 @@
 //! `--serve`: a page, figures and control files of the running tenants.
 
 use std::cell::RefCell;
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Stdio};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
@@ -91,4 +94,47 @@ fn names_an_address_that_it_cannot_serve_at() {
     }
     let output = place.output(&spec, &["--engine", "http", "--serve", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
+fn has_its_socket_in_a_directory_of_the_user_where_top_finds_it() {
+    let place = Place::new();
+    let spec = place.write("single.toml", SINGLE);
+    let runtime = place.path("runtime");
+    DirBuilder::new().mode(0o700).create(&runtime).expect("a directory");
+    let temporary = place.path("temporary");
+    fs::create_dir(&temporary).expect("a directory");
+    for (runtime, folder) in [(Some(&runtime), &runtime), (None, &temporary)] {
+        let mut command = place.run(&spec, &["--seconds", "86400", "--serve", "127.0.0.1:0"]);
+        command.env_remove("XDG_RUNTIME_DIR").envs(runtime.map(|path| ("XDG_RUNTIME_DIR", path)));
+        command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = Running(command.spawn().expect("the program starts"));
+        let (_, _, _rest) = page(&mut child.0);
+        let id = child.0.id().to_string();
+        let mut top = Command::new(env!("CARGO_BIN_EXE_memgroup"));
+        let output = top.args(["top", &id, "--once"]).output().expect("it starts");
+        let frame = String::from_utf8_lossy(&output.stdout).into_owned();
+        let socket = frame.split(',').next().expect("a socket");
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(socket.starts_with(folder.to_str().expect("text")), "{socket}");
+        assert!(socket.ends_with(&format!("/memgroup-{id}.sock")), "{socket}");
+        let found =
+            fs::metadata(socket).and_then(|_| Path::new(socket).parent().expect("a directory").metadata());
+        assert_eq!(found.expect("a directory").permissions().mode() & 0o7777, 0o700);
+        interrupt(&child.0);
+        assert_eq!(child.0.wait().expect("it ends").code(), Some(130));
+        assert!(!Path::new(socket).exists());
+    }
+    // Another user may have placed that.
+    let made =
+        fs::read_dir(&temporary).expect("a directory").next().expect("an entry").expect("a name").path();
+    fs::set_permissions(&made, Permissions::from_mode(0o777)).expect("a mode");
+    let mut command = place.run(&spec, &["--serve", "127.0.0.1:0"]);
+    let output = command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", &temporary).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains(&format!("directory {} for a socket", made.display())),
+        "{}",
+        stderr(&output)
+    );
 }

@@ -1,6 +1,12 @@
 //! Serve: the groups of a run, for a browser and other clients on this machine.
+//!
+//! - I1. The socket is in a directory of this user alone. So no other user places a file at its path, or has its name before the run.
 
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
 use std::{env, process};
 
 use memgroup::Hierarchy;
@@ -8,16 +14,19 @@ use memgroup_serve::{Control, Serve, Server, Token};
 
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::progress::Progress;
+use crate::run::base::user;
 
-/// Serves the groups at `address` until the result is dropped, and prints the address of the page. Its token may read and control. A socket in the
-/// directory for temporary files serves `memgroup top`.
+/// Serves the groups at `address` until the result is dropped, and prints the address of the page. Its token may read and control. A socket in a
+/// directory of this user serves `memgroup top`.
 pub(crate) fn serve(
     hierarchy: &Hierarchy,
     address: SocketAddr,
     progress: &Progress,
 ) -> Result<Server, RunError> {
     let token = Token::random().or_fail("make a token")?;
-    let socket = env::temp_dir().join(format!("memgroup-{}.sock", process::id()));
+    let own = user::own().or_fail("read /proc/self")?;
+    let folder = folder(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), &env::temp_dir(), own);
+    let socket = folder.map_err(RunError::Failure)?.join(format!("memgroup-{}.sock", process::id()));
     let settings = Serve::tcp(address).and_unix(socket).token(token.clone()).control(Control::Token(token));
     let server = memgroup_serve::start(hierarchy, settings)
         .map_err(|error| RunError::Usage(format!("--serve {address}: {error}")))?;
@@ -25,4 +34,72 @@ pub(crate) fn serve(
         progress.line(&format!("page of all groups until the run ends: {page}"));
     }
     Ok(server)
+}
+
+/// The directory of the socket: `runtime`, if it is of this user alone, or else one in `temporary`.
+fn folder(runtime: Option<PathBuf>, temporary: &Path, own: u32) -> Result<PathBuf, String> {
+    // It may be that of another user, as after `su`.
+    if let Some(runtime) = runtime.filter(|path| path.is_absolute() && is_private(path, own).unwrap_or(false))
+    {
+        return Ok(runtime);
+    }
+    let folder = temporary.join(format!("memgroup-{own}"));
+    let failed = |why: &str| format!("failed to make the directory {} for a socket: {why}", folder.display());
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(&error.to_string())),
+        _ => {}
+    }
+    match is_private(&folder, own) {
+        Ok(true) => Ok(folder),
+        Ok(false) => Err(failed(&format!(
+            "a file is there that is not a directory of user {own} with the mode 0700; remove it, or set XDG_RUNTIME_DIR"
+        ))),
+        Err(error) => Err(failed(&error.to_string())),
+    }
+}
+
+/// Whether the path is a directory, not a link to one, which this user owns and no other user reads or writes.
+fn is_private(path: &Path, own: u32) -> io::Result<bool> {
+    let found = fs::symlink_metadata(path)?;
+    Ok(found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+    use super::folder;
+    use crate::run::base::user;
+
+    #[test]
+    fn takes_directories_of_this_user_alone() {
+        let own = user::own().expect("a user");
+        let place = tempfile::tempdir().expect("a directory");
+        let (runtime, temporary) = (place.path().join("runtime"), place.path());
+        let made = temporary.join(format!("memgroup-{own}"));
+        let set_mode = |path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+        fs::create_dir(&runtime).expect("a directory");
+        set_mode(&runtime, 0o700);
+        assert_eq!(folder(Some(runtime.clone()), temporary, own), Ok(runtime.clone()));
+        assert!(!made.exists());
+        // Other users may write to it, or it is one of them.
+        set_mode(&runtime, 0o770);
+        for unusable in [Some(runtime.clone()), Some("relative".into()), Some(temporary.join("none")), None] {
+            assert_eq!(folder(unusable, temporary, own), Ok(made.clone()));
+            assert_eq!(fs::metadata(&made).expect("it is made").mode() & 0o7777, 0o700);
+        }
+        set_mode(&runtime, 0o700);
+        let wrong =
+            |user| folder(Some(runtime.clone()), temporary, user).expect_err("a directory of another user");
+        assert!(wrong(own + 1).contains(&format!("memgroup-{} ", own + 1)), "{}", wrong(own + 1));
+        // Nor is a directory or a link taken that another user has placed.
+        set_mode(&made, 0o755);
+        let refused = || folder(None, temporary, own).expect_err("a directory that others read");
+        let said = format!("failed to make the directory {} for a socket: a file is there", made.display());
+        assert!(refused().starts_with(&said), "{}", refused());
+        fs::remove_dir(&made).expect("an empty directory");
+        symlink(&runtime, &made).expect("a link");
+        assert!(refused().starts_with(&said), "{}", refused());
+    }
 }
