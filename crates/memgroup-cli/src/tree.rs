@@ -106,6 +106,12 @@ pub(crate) struct Stock {
     misses: u64,
 }
 
+/// `text` that a terminal only shows: characters that it obeys, and those that change the direction of text, are replaced.
+pub(crate) fn plain(text: &str) -> String {
+    let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(|c: char| c.is_control() || turns(c), "\u{fffd}")
+}
+
 impl Tree {
     /// Reads the JSON of a snapshot.
     ///

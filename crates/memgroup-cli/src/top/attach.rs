@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::find;
 use crate::run::base::error::RunError;
 use crate::run::base::user;
-use crate::tree::Tree;
+use crate::tree::{Tree, plain};
 
 /// The most bytes of an answer.
 const ANSWER_MAX: usize = 256 << 20;
@@ -40,7 +40,7 @@ pub(crate) enum Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Unix(path) => path.display().fmt(f),
+            Target::Unix(path) => f.write_str(&plain(&path.to_string_lossy())),
             Target::Tcp(host) => write!(f, "http://{host}"),
         }
     }
@@ -88,7 +88,8 @@ fn only(found: Vec<find::Program>, none: impl FnOnce() -> String) -> Result<Targ
         [one] => Ok(Target::Unix(one.socket.clone())),
         several => {
             let line = |one: &find::Program| {
-                format!("\n  {:>7}  {:<16} {}", one.pid, one.name, one.socket.display())
+                let (name, socket) = (plain(&one.name), plain(&one.socket.to_string_lossy()));
+                format!("\n  {:>7}  {name:<16} {socket}", one.pid)
             };
             let lines: String = several.iter().map(line).collect();
             Err(RunError::Usage(format!(
@@ -250,8 +251,7 @@ async fn get(
 /// The detail of a problem, or the status alone.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    // A terminal obeys control characters.
-    let detail = problem["detail"].as_str().map(|detail| detail.replace(char::is_control, "\u{fffd}"));
+    let detail = problem["detail"].as_str().map(plain);
     match detail {
         Some(detail) if status == StatusCode::UNAUTHORIZED => format!("{detail} (--token, or {TOKEN})"),
         Some(detail) => detail,
@@ -263,4 +263,30 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
 pub(crate) fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::find::Program;
+    use super::{Target, only};
+
+    #[test]
+    fn shows_names_and_paths_of_programs_without_characters_that_a_terminal_obeys() {
+        let program =
+            |pid, name: &str, socket: &str| Program { pid, name: name.to_owned(), socket: socket.into() };
+        let found = vec![
+            program(7, "a\x1b[2J\n", "/tmp/\x1b]0;x\x07/m.sock"),
+            program(8, "b\u{9b}31m", "/tmp/\u{202e}gnp.sock"),
+        ];
+        let error = only(found, String::new).expect_err("two programs").to_string();
+        let lines: Vec<_> = error.lines().collect();
+        let shown = [
+            "        7  a\u{fffd}[2J\u{fffd}           /tmp/\u{fffd}]0;x\u{fffd}/m.sock",
+            "        8  b\u{fffd}31m            /tmp/\u{fffd}gnp.sock",
+        ];
+        assert_eq!(lines[1..], shown, "{error:?}");
+        let one = only(vec![program(7, "a", "/tmp/\x1b[2J/m.sock")], String::new).expect("a program");
+        assert_eq!(one, Target::Unix("/tmp/\x1b[2J/m.sock".into()), "it is connected to as it is named");
+        assert_eq!(one.to_string(), "/tmp/\u{fffd}[2J/m.sock");
+    }
 }

@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::run::base::error::RunError;
+use crate::tree::plain;
 
 /// A text and the name of its file.
 #[derive(Clone, Copy)]
@@ -31,8 +32,7 @@ impl<'a> Source<'a> {
     }
 
     fn error(self, at: usize, text: impl Display) -> RunError {
-        // A terminal obeys control characters.
-        let text = text.to_string().replace(char::is_control, "\u{fffd}");
+        let text = plain(&text.to_string());
         RunError::Usage(format!("{}:{}: {text}", self.file, self.line(at)))
     }
 

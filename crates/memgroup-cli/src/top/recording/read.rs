@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::pack::Unpacker;
 use super::{BODY_MAX, CHECKED, HEAD, Kind, MAGIC, NAME_MAX, SOURCES_MAX, crc};
+use crate::tree;
 
 /// A frame of a file.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +68,7 @@ fn unpacked(body: &[u8], length: usize) -> Result<Vec<u8>, String> {
 
 /// Bytes as text that a terminal only shows.
 fn plain(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).replace(char::is_control, "\u{fffd}")
+    tree::plain(&String::from_utf8_lossy(bytes))
 }
 
 impl Recording {
