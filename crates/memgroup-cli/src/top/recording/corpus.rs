@@ -60,7 +60,7 @@ fn a_file_is_read_or_its_error_names_it() {
 fn a_body_is_unpacked_or_refused_and_can_be_packed_again() {
     corpus::run("recording-bodies", 20_000, |input| match Unpacker::default().unpack(input, true) {
         Ok(text) if serde_json::from_slice::<serde_json::Value>(&text).is_ok() => {
-            let packed = Packer::default().pack(&text);
+            let packed = Packer::default().pack(&text).expect("a text that was unpacked");
             let again = Unpacker::default().unpack(&packed, true).expect("a packed body");
             assert_eq!(value(&again), value(&text));
         }

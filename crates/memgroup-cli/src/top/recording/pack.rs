@@ -8,7 +8,8 @@
 //! The groups are a row each, and the rest of the snapshot is row 0. `docs/recording.md` has the order of the bytes.
 //!
 //! - I1. Packing and unpacking gives the same text. Only numbers with a fraction are rounded, to hundredths.
-//! - I2. A text that is unpacked, and the strings and shapes together, stay within bounds, whatever the bytes.
+//! - I2. A text that is unpacked, and the strings and shapes together, stay within bounds, whatever the bytes. Packing refuses a text that unpacking would
+//!   refuse.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -21,6 +22,8 @@ const GROUPS: u8 = 4;
 /// The most bytes of a text, and of the strings and shapes together.
 const TEXT_MAX: usize = 256 << 20;
 const TABLES_MAX: usize = 64 << 20;
+/// Bytes that a string or shape takes in these tables besides its own, so that empty ones count, too.
+const ENTRY: usize = 32;
 /// The most rows of a snapshot.
 pub(super) const ROWS_MAX: usize = 1 << 20;
 /// A bound below which hundredths of a number are exact.
@@ -61,21 +64,34 @@ pub(super) struct Packer {
     rows: Vec<Row>,
     /// Positions of rows by the number of their first string, which is the path of a group.
     positions: HashMap<i64, usize>,
+    /// Bytes of all strings and shapes, as the reader counts them.
+    held: usize,
+    /// Bytes of the last text when it is unpacked.
+    pub(super) text: usize,
 }
 
 impl Packer {
-    /// Rows of the last snapshot.
-    pub(super) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
     /// The bytes of a snapshot. The text must be valid JSON.
-    pub(super) fn pack(&mut self, json: &[u8]) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// A bound of the reader is exceeded (I2). Then no later snapshot can be packed.
+    pub(super) fn pack(&mut self, json: &[u8]) -> Result<Vec<u8>, String> {
+        self.text = json.len();
         let rows = self.rows(json);
+        if rows.len() > ROWS_MAX {
+            return Err(format!("a snapshot has more than {ROWS_MAX} rows"));
+        }
+        if self.text > TEXT_MAX {
+            return Err(format!("a snapshot has more than {TEXT_MAX} bytes"));
+        }
         let mut bytes = Vec::new();
         for table in [&mut self.strings, &mut self.shapes] {
             put(&mut bytes, table.fresh.len() as u64);
             for text in table.fresh.drain(..) {
+                self.held += text.len() + ENTRY;
+                if self.held > TABLES_MAX {
+                    return Err(format!("the strings of snapshots have more than {TABLES_MAX} bytes"));
+                }
                 put(&mut bytes, text.len() as u64);
                 bytes.extend(text);
             }
@@ -106,7 +122,7 @@ impl Packer {
         self.positions =
             firsts.filter_map(|(at, row)| row.values.first().map(|&first| (first, at))).collect();
         self.rows = rows;
-        bytes
+        Ok(bytes)
     }
 
     fn rows(&mut self, json: &[u8]) -> Vec<Row> {
@@ -139,6 +155,10 @@ impl Packer {
                     let length = json[at..].iter().position(|byte| !b"+-.eE0123456789".contains(byte));
                     let end = length.map_or(json.len(), |length| at + length);
                     number(&json[at..end], shape, values);
+                    if shape.last() == Some(&HUNDREDTHS) {
+                        self.text += hundredths(values.last().copied().unwrap_or_default()).len();
+                        self.text -= end - at;
+                    }
                     at = end;
                     continue;
                 }
@@ -195,6 +215,12 @@ fn number(text: &[u8], shape: &mut Vec<u8>, values: &mut Vec<i64>) {
     }
 }
 
+/// A number of hundredths as JSON.
+fn hundredths(value: i64) -> String {
+    let (sign, value) = (if value < 0 { "-" } else { "" }, value.unsigned_abs());
+    format!("{sign}{}.{:02}", value / 100, value % 100)
+}
+
 /// For each shape, in the order of the numbers: its marks, and its rows.
 fn columns(rows: &[Row]) -> Vec<(usize, Vec<usize>)> {
     let mut by_shape = std::collections::BTreeMap::new();
@@ -228,8 +254,7 @@ impl Unpacker {
                 let length = count(bytes)?;
                 let (text, rest) = bytes.split_at(length);
                 *bytes = rest;
-                // The room of an empty text counts, too.
-                self.held += length + size_of::<(Vec<u8>, usize)>();
+                self.held += length + ENTRY;
                 if self.held > TABLES_MAX {
                     return Err(format!("its strings have more than {TABLES_MAX} bytes"));
                 }
@@ -312,10 +337,7 @@ impl Unpacker {
             // Writing to memory does not fail.
             let _ = match byte {
                 INTEGER => write!(text, "{value}"),
-                HUNDREDTHS => {
-                    let sign = if value < 0 { "-" } else { "" };
-                    write!(text, "{sign}{}.{:02}", value.unsigned_abs() / 100, value.unsigned_abs() % 100)
-                }
+                HUNDREDTHS => text.write_all(hundredths(value).as_bytes()),
                 _ => {
                     let string = usize::try_from(value).ok().and_then(|at| self.strings.get(at));
                     let string = string.ok_or("it has an unknown string")?;

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::pack::Unpacker;
-use super::{BODY_MAX, CHECKED, HEAD, Kind, MAGIC, NAME_MAX, SOURCES_MAX, crc};
+use super::{BODY_MAX, CHECKED, DELTAS_MAX, HEAD, Kind, MAGIC, NAME_MAX, SOURCES_MAX, crc};
 use crate::tree;
 
 /// A frame of a file.
@@ -61,6 +61,19 @@ fn frame(file: &mut impl io::Read, offset: u64, left: u64) -> Result<(Entry, Vec
     Ok((Entry { kind, unix_us, source, offset, packed, unpacked }, body))
 }
 
+/// Counts a frame, or refuses one that needs too many before it.
+fn follows(entry: Entry, deltas: &mut u32) -> Result<(), String> {
+    match entry.kind {
+        Kind::Full => *deltas = 0,
+        Kind::Delta if *deltas >= DELTAS_MAX => {
+            return Err(format!("none of the {DELTAS_MAX} before it is a whole snapshot"));
+        }
+        Kind::Delta => *deltas += 1,
+        Kind::Source | Kind::Gone => {}
+    }
+    Ok(())
+}
+
 fn unpacked(body: &[u8], length: usize) -> Result<Vec<u8>, String> {
     let bytes = zstd::bulk::decompress(body, length).map_err(|error| error.to_string())?;
     if bytes.len() == length { Ok(bytes) } else { Err("its length is wrong".to_owned()) }
@@ -88,8 +101,13 @@ impl Recording {
         }
         let (mut entries, mut names, mut note) = (Vec::new(), Vec::new(), None);
         let mut offset = MAGIC.len() as u64;
+        // Of each source: the frames since the last one that needs no other. A source has none before its first.
+        let mut deltas = [DELTAS_MAX; 1 << u8::BITS];
         while offset < size {
-            let (entry, body) = match frame(&mut reader, offset, size - offset) {
+            let found = frame(&mut reader, offset, size - offset).and_then(|(entry, body)| {
+                follows(entry, &mut deltas[usize::from(entry.source)]).map(|()| (entry, body))
+            });
+            let (entry, body) = match found {
                 Ok(found) => found,
                 Err(error) => {
                     note = Some(format!("frame {} at byte {offset} is not read: {error}", entries.len() + 1));

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use memgroup::{Config, Hierarchy};
 use proptest::prelude::*;
 
-use super::pack::{Packer, Unpacker};
-use super::{DELTAS_MAX, HEAD, MAGIC, NAME_MAX, Recorder, Recording, SOURCES_MAX};
+use super::pack::{Packer, ROWS_MAX, Unpacker};
+use super::{CHECKED, DELTAS_MAX, HEAD, Kind, MAGIC, NAME_MAX, Recorder, Recording, SOURCES_MAX, crc};
 
 /// JSON of snapshots while a group comes, goes, and refuses.
 fn snapshots(count: u64) -> Vec<String> {
@@ -98,20 +98,113 @@ fn keeps_programs_and_gaps_apart() {
     assert!(Recorder::create(&path, &names, 0).is_err(), "a file that exists is not replaced");
 }
 
+/// A frame with a right checksum.
+fn frame(kind: Kind, source: u8, body: &[u8]) -> Vec<u8> {
+    let packed = zstd::bulk::compress(body, 1).expect("a body");
+    let mut checked = vec![kind as u8, source];
+    checked.extend([0; 8]);
+    checked.extend((body.len() as u32).to_le_bytes());
+    let mut frame = (packed.len() as u32).to_le_bytes().to_vec();
+    frame.extend(crc(&checked, &packed).to_le_bytes());
+    frame.extend(checked);
+    frame.extend(packed);
+    frame
+}
+
 #[test]
-fn refuses_long_names_and_many_programs() {
+fn neither_writes_nor_reads_long_names_and_many_programs() {
     let folder = tempfile::tempdir().expect("a directory");
     let long = vec!["n".repeat(NAME_MAX + 1)];
     let many = (0..=SOURCES_MAX).map(|number| number.to_string()).collect();
-    for (file, names) in [("long", long), ("many", many)] {
-        let path = folder.path().join(file);
-        Recorder::create(&path, &names, 0).expect("a file");
+    for names in [long, many] {
+        let path = folder.path().join("refused");
+        let error = Recorder::create(&path, &names, 0).err().expect("no recorder").to_string();
+        assert_eq!(error, "a recording has at most 64 programs, and the name of one at most 4096 bytes");
+        assert!(!path.exists());
+        let frames =
+            names.iter().zip(0..).flat_map(|(name, source)| frame(Kind::Source, source, name.as_bytes()));
+        fs::write(&path, MAGIC.iter().copied().chain(frames).collect::<Vec<_>>()).expect("a file");
         let error = Recording::open(&path, None).err().unwrap_or_default();
         assert!(
             error.ends_with("more than 64 programs, or the name of one has more than 4096 bytes"),
             "{error}"
         );
+        fs::remove_file(&path).expect("a file");
+        let most: Vec<String> =
+            names.iter().take(SOURCES_MAX).map(|name| name.chars().take(NAME_MAX).collect()).collect();
+        let mut recorder = Recorder::create(&path, &most, 0).expect("a file");
+        recorder.snapshot(0, 1, br#"{"groups":[{"path":"/"}]}"#).expect("a snapshot");
+        let recording = Recording::open(&path, Some(&most[0])).expect("a recording");
+        assert_eq!(recording.entries.len(), 1);
+        fs::remove_file(&path).expect("a file");
     }
+}
+
+#[test]
+fn reads_no_more_differences_in_a_row_than_are_written() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let whole = DELTAS_MAX as usize + 1;
+    let path = record(folder.path(), &snapshots(whole as u64 + 2));
+    let bytes = fs::read(&path).expect("a file");
+    let mut starts = vec![MAGIC.len()];
+    while let Some(&[a, b, c, d]) = bytes.get(starts[starts.len() - 1]..).and_then(|rest| rest.first_chunk())
+    {
+        starts.push(starts[starts.len() - 1] + HEAD + u32::from_le_bytes([a, b, c, d]) as usize);
+    }
+    // The name, a whole snapshot, its differences, the next whole snapshot, and a difference.
+    assert_eq!(starts.len(), 1 + whole + 2 + 1);
+    let kind = |number: usize| bytes[starts[number] + HEAD - CHECKED];
+    assert_eq!([0, 1, 2, whole, whole + 1, whole + 2].map(kind), [0, 1, 2, 2, 1, 2]);
+    let without = |number: usize| [&bytes[..starts[number]], &bytes[starts[number + 1]..]].concat();
+    for (removed, read) in [(whole + 1, whole), (1, 0)] {
+        fs::write(&path, without(removed)).expect("a file");
+        match Recording::open(&path, None) {
+            Ok(recording) => {
+                assert_eq!(recording.entries.len(), read);
+                let note = recording.note.expect("a note");
+                assert!(
+                    note.ends_with("is not read: none of the 299 before it is a whole snapshot"),
+                    "{note}"
+                );
+            }
+            Err(error) => assert!(read == 0 && error.ends_with("it has no snapshot"), "{error}"),
+        }
+    }
+    fs::write(&path, without(whole)).expect("a file");
+    assert_eq!(read_all(&path).expect("a whole snapshot after fewer differences").len(), whole + 1);
+}
+
+#[test]
+fn begins_anew_before_the_tables_exceed_their_bound() {
+    let folder = tempfile::tempdir().expect("a directory");
+    // Any two of them fit.
+    let json = |letter: &str| {
+        let text = letter.repeat(24 << 20);
+        format!("{{\"groups\":[{{\"path\":\"/\",\"name\":\"{text}\"}}]}}")
+    };
+    let snapshots = ["a", "b", "c"].map(json);
+    let path = record(folder.path(), &snapshots);
+    let read = read_all(&path).expect("a recording");
+    assert!(read.iter().zip(&snapshots).all(|(read, json)| read == json.as_bytes()) && read.len() == 3);
+    let kinds = Recording::open(&path, None).expect("a recording").entries;
+    let kinds: Vec<_> = kinds.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [Kind::Full, Kind::Delta, Kind::Full]);
+    // One that exceeds it alone.
+    let json = format!("{{\"groups\":[],\"all\":[{}]}}", snapshots.join(","));
+    let mut recorder = Recorder::create(&folder.path().join("b"), &["/b".to_owned()], 0).expect("a file");
+    let error = recorder.snapshot(0, 1, json.as_bytes()).expect_err("too large").to_string();
+    assert_eq!(error, "the strings of snapshots have more than 67108864 bytes");
+    recorder.snapshot(0, 2, br#"{"groups":[{"path":"/"}]}"#).expect("a snapshot after one that was refused");
+    assert_eq!(read_all(&folder.path().join("b")).expect("a recording").len(), 1);
+}
+
+#[test]
+fn refuses_a_snapshot_with_more_rows_than_are_read() {
+    let json = |rows: usize| format!("{{\"groups\":[{}]}}", vec!["{}"; rows].join(","));
+    let most = Packer::default().pack(json(ROWS_MAX - 1).as_bytes()).expect("as many as are read");
+    Unpacker::default().unpack(&most, false).expect("as many as are written");
+    let error = Packer::default().pack(json(ROWS_MAX).as_bytes()).expect_err("one more");
+    assert_eq!(error, "a snapshot has more than 1048576 rows");
 }
 
 #[test]
@@ -200,8 +293,9 @@ proptest! {
         let (mut packer, mut unpacker) = (Packer::default(), Unpacker::default());
         for (groups, other) in frames {
             let json = serde_json::json!({"a": other, "groups": groups, "z": {"groups": [1, "\u{1}"]}});
-            let bytes = packer.pack(json.to_string().as_bytes());
+            let bytes = packer.pack(json.to_string().as_bytes()).expect("a small snapshot");
             let text = unpacker.unpack(&bytes, true).expect("what was packed");
+            prop_assert_eq!(text.len(), packer.text);
             let read: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
             prop_assert_eq!(value(&text), value(json.to_string().as_bytes()), "{}", read);
         }
@@ -221,7 +315,7 @@ proptest! {
     #[test]
     fn changed_bodies_are_refused_or_read(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut packer = Packer::default();
-        let bodies = snapshots(5).iter().map(|json| packer.pack(json.as_bytes())).collect::<Vec<_>>();
+        let bodies = snapshots(5).iter().map(|json| packer.pack(json.as_bytes()).expect("a body")).collect::<Vec<_>>();
         let mut unpacker = Unpacker::default();
         for mut body in bodies {
             let at = at.index(body.len());

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use super::pack::{Packer, ROWS_MAX};
-use super::{BODY_MAX, CHECKED, DELTAS_MAX, HEAD, Kind, MAGIC, crc};
+use super::pack::Packer;
+use super::{BODY_MAX, CHECKED, DELTAS_MAX, HEAD, Kind, MAGIC, NAME_MAX, SOURCES_MAX, crc};
 
 /// Level of zstd. Higher levels take several times the time for a few percent.
 const LEVEL: i32 = 6;
@@ -22,8 +22,13 @@ impl Recorder {
     /// Makes the file, with the names of all sources.
     ///
     /// # Errors
-    /// The file exists, or the system refuses it.
+    /// The file exists, or the system refuses it. Or there are too many sources, or one has too long a name.
     pub(crate) fn create(path: &Path, sources: &[String], unix_us: u64) -> io::Result<Recorder> {
+        if sources.len() > SOURCES_MAX || sources.iter().any(|name| name.len() > NAME_MAX) {
+            return Err(io::Error::other(format!(
+                "a recording has at most {SOURCES_MAX} programs, and the name of one at most {NAME_MAX} bytes"
+            )));
+        }
         let mut file = File::create_new(path)?;
         file.write_all(MAGIC)?;
         let zstd = zstd::bulk::Compressor::new(LEVEL)?;
@@ -42,22 +47,21 @@ impl Recorder {
     /// The system's, or a snapshot that is too large.
     pub(crate) fn snapshot(&mut self, source: usize, unix_us: u64, json: &[u8]) -> io::Result<()> {
         let (packer, deltas) = &mut self.sources[source];
-        let is_full = *deltas >= DELTAS_MAX;
+        // Until this frame is written, the next one cannot build on it.
+        let before = std::mem::replace(deltas, DELTAS_MAX);
+        let is_full = before >= DELTAS_MAX;
         if is_full {
             *packer = Packer::default();
         }
-        *deltas = if is_full { 0 } else { *deltas + 1 };
-        let body = packer.pack(json);
-        if packer.len() > ROWS_MAX {
-            *deltas = DELTAS_MAX;
-            return Err(io::Error::other(format!("a snapshot has {ROWS_MAX} groups or more")));
-        }
-        let written = self.write(if is_full { Kind::Full } else { Kind::Delta }, source, unix_us, &body);
-        if written.is_err() {
-            // The next frame cannot build on one that is not there.
-            self.sources[source].1 = DELTAS_MAX;
-        }
-        written
+        let body = match packer.pack(json) {
+            Ok(body) => body,
+            // A frame that needs no other has tables of its own.
+            Err(_) if !is_full => return self.snapshot(source, unix_us, json),
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        self.write(if is_full { Kind::Full } else { Kind::Delta }, source, unix_us, &body)?;
+        self.sources[source].1 = if is_full { 0 } else { before + 1 };
+        Ok(())
     }
 
     /// Appends that a source gave no snapshot.
@@ -78,6 +82,10 @@ impl Recorder {
             return Err(io::Error::other(format!("a snapshot has more than {BODY_MAX} bytes")));
         }
         let packed = self.zstd.compress(body)?;
+        // A body that cannot be compressed becomes longer.
+        if packed.len() > BODY_MAX {
+            return Err(io::Error::other(format!("a compressed snapshot has more than {BODY_MAX} bytes")));
+        }
         let mut checked = Vec::with_capacity(CHECKED);
         checked.extend([kind as u8, source as u8]);
         checked.extend(unix_us.to_le_bytes());
