@@ -1,6 +1,7 @@
 //! Source: a TOML text as tables that are read key by key, with errors that name file, line and key.
 //!
 //! - I1. A key is read at most once. A key that `finish` finds unread is unknown, and an error.
+//! - I2. An error repeats at most `REPEATED_MAX` characters of each part of the text.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -12,6 +13,9 @@ use toml::de::{DeTable, DeValue};
 
 use crate::run::base::error::RunError;
 use crate::tree::plain;
+
+/// The most characters of a key, a value or a line that an error repeats.
+const REPEATED_MAX: usize = 80;
 
 /// A text and the name of its file.
 #[derive(Clone, Copy)]
@@ -26,7 +30,8 @@ impl<'a> Source<'a> {
         let document = DeTable::parse(self.text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let line = self.text.lines().nth(self.line(at) - 1).unwrap_or_default();
-            self.error(at, format_args!("not TOML: {}, in `{}`", error.message(), line.trim()))
+            let (message, line) = (cut(error.message()), cut(line.trim()));
+            self.error(at, format_args!("not TOML: {message}, in `{line}`"))
         })?;
         Ok(Table::new(self, String::new(), 0, document.into_inner()))
     }
@@ -146,7 +151,7 @@ impl<'a> Table<'a> {
         let meant = self.known.iter().find(|known| stem(known) == stem(key.get_ref()));
         let hint = meant.map(|meant| format!(" (is `{meant}` meant?)")).unwrap_or_default();
         let known = Vec::from_iter(self.known.iter().copied()).join(", ");
-        let text = format!("key `{}`{} is unknown{hint}; allowed: {known}", key.get_ref(), self.owner);
+        let text = format!("key `{}`{} is unknown{hint}; allowed: {known}", cut(key.get_ref()), self.owner);
         Err(self.source.error(key.span().start, text))
     }
 
@@ -193,12 +198,20 @@ pub(super) fn variant<T: DeserializeOwned>(value: &DeValue<'_>) -> Option<T> {
     T::deserialize(name).ok()
 }
 
-/// The value as it is written; a long one by its kind.
+/// `text`, its end as an ellipsis if it is long (I2).
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(REPEATED_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The value as it is written, with a bound; a list or a table by its kind.
 fn shown(value: &DeValue<'_>) -> String {
     match value {
-        DeValue::String(text) => format!("{text:?}"),
-        DeValue::Integer(integer) => integer.to_string(),
-        DeValue::Float(float) => float.to_string(),
+        DeValue::String(text) => format!("{:?}", cut(text)),
+        DeValue::Integer(integer) => cut(&integer.to_string()),
+        DeValue::Float(float) => cut(&float.to_string()),
         DeValue::Boolean(boolean) => boolean.to_string(),
         DeValue::Datetime(datetime) => datetime.to_string(),
         DeValue::Array(_) => "a list".to_owned(),

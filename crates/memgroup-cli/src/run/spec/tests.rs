@@ -432,3 +432,26 @@ fn accepts_every_spec_of_the_program() {
     }
     assert!(count >= 2, "{count}");
 }
+
+#[test]
+fn repeats_only_the_start_of_long_keys_values_and_lines() {
+    let long = "9".repeat(1 << 20);
+    let (cut, shown) = (format!("{}…", &long[..80]), |text: &str| error_of("\"48M\"", text));
+    assert!(
+        shown(&format!("\"x{long}\"")).contains(&format!("key `max` is \"x{}…\"; allowed: ", &long[..79]))
+    );
+    assert!(shown(&long).contains(&format!("key `max` is {cut}; allowed: ")));
+    assert!(shown(&format!("{long}.5")).contains(&format!("key `max` is {cut}; allowed: ")));
+    for text in [
+        format!("x{long} = 1"),
+        format!("[[tenant]]\nx{long} = 1"),
+        format!("[x{long}]\ny = 1"),
+        format!("max = {long} {long}"),
+        format!("x{long} = 1\nx{long} = 1"),
+        format!("max = '{long}'\n[run]\nmax = '1{long}'"),
+        format!("max = \"{}\"", "\u{1}".repeat(1 << 20).escape_unicode()),
+    ] {
+        let error = Spec::parse("a.toml", &text, None).expect_err("a wrong SPEC").to_string();
+        assert!(error.len() < 1000 && error.starts_with("a.toml:"), "{} bytes: {:.2000}", error.len(), error);
+    }
+}
