@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Lines, Write as _};
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,8 @@ use memgroup::{Config, Hierarchy};
 use memgroup_alloc::Allocator;
 use memgroup_fuse::{Mount, MountProblem, Options, mount};
 use memgroup_serve::{Control, Serve, Token};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use xtask::Watchdog;
 
@@ -56,7 +59,7 @@ fn run(folder: &Path) {
         .history_groups(HISTORY)
         .cpu_percent(100);
     let server = memgroup_serve::start(&hierarchy, serve).unwrap();
-    let mounted = mounted(&hierarchy, &folder.join("groups"));
+    let mounted = mounted(&hierarchy, &groups(folder));
     say(&json!({"address": server.address().unwrap(), "is_mounted": mounted.is_some()}));
     let mut tenants = Vec::new();
     for line in io::stdin().lines() {
@@ -70,6 +73,12 @@ fn run(folder: &Path) {
         }
         say(&state(&hierarchy));
     }
+}
+
+/// The directory of the mount. Its name is another one for each test, so that a mount which is left tells its test's folder.
+fn groups(folder: &Path) -> PathBuf {
+    let name = folder.file_name().unwrap().to_string_lossy();
+    folder.join(format!("groups-{}", name.trim_start_matches('.')))
 }
 
 fn say(value: &Value) {
@@ -170,9 +179,9 @@ impl Held {
     }
 }
 
-/// The running program. Dropping it ends it.
+/// The running program. Dropping it ends it; after a failed assertion, by force.
 pub(crate) struct Program {
-    pub(crate) child: Child,
+    child: Child,
     said: Lines<BufReader<ChildStdout>>,
     folder: PathBuf,
     pub(crate) address: SocketAddr,
@@ -182,7 +191,7 @@ pub(crate) struct Program {
 impl Program {
     /// Starts the program, for the test of this name.
     pub(crate) fn start(test: &str, folder: &Path) -> Program {
-        _ = fs::create_dir(folder.join("groups"));
+        _ = fs::create_dir(groups(folder));
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
             .env(FOLDER, folder)
@@ -190,14 +199,17 @@ impl Program {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = next(&mut said);
-        let address = ready["address"].as_str().unwrap().parse().unwrap();
-        let is_mounted = ready["is_mounted"] == true;
-        if !is_mounted {
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        // Before the first line, so that a program which says none is ended, too.
+        let address = SocketAddr::from(([0; 4], 0));
+        let mut program = Program { child, said, folder: folder.to_owned(), address, is_mounted: false };
+        let ready = next(&mut program.said);
+        program.address = ready["address"].as_str().unwrap().parse().unwrap();
+        program.is_mounted = ready["is_mounted"] == true;
+        if !program.is_mounted {
             println!("skipped: the parts with a mount");
         }
-        Program { child, said, folder: folder.to_owned(), address, is_mounted }
+        program
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -213,7 +225,7 @@ impl Program {
     }
 
     pub(crate) fn groups(&self) -> PathBuf {
-        self.folder.join("groups")
+        groups(&self.folder)
     }
 
     /// Gives an order, and returns the state after it.
@@ -304,6 +316,11 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
+        if thread::panicking() {
+            // The program may hang. Its shell unmounts then, but later than the folder is removed.
+            _ = self.child.kill();
+            _ = unmount(&self.groups(), UnmountFlags::DETACH);
+        }
         _ = self.child.wait();
     }
 }
@@ -329,7 +346,6 @@ pub(crate) fn mounts(path: &Path) -> usize {
 
 /// Kills a process that may have ended.
 pub(crate) fn kill(id: i32) {
-    use rustix::process::{Pid, Signal, kill_process};
     _ = kill_process(Pid::from_raw(id).unwrap(), Signal::KILL);
 }
 
@@ -343,4 +359,24 @@ pub(crate) fn until(operation: &'static str, mut is_true: impl FnMut() -> bool) 
     while !is_true() {
         pause();
     }
+}
+
+#[test]
+fn a_failed_test_leaves_no_program_and_no_mount() {
+    if is_the_program() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (mut id, mut at) = (0, PathBuf::new());
+    let fails = || {
+        let test = "program::a_failed_test_leaves_no_program_and_no_mount";
+        let program = Program::start(test, folder.path());
+        (id, at) = (program.child.id(), program.groups());
+        // Stopped, it does not end by itself.
+        kill_process(Pid::from_child(&program.child), Signal::STOP).unwrap();
+        panic!("an assertion fails");
+    };
+    catch_unwind(AssertUnwindSafe(fails)).unwrap_err();
+    assert!(id > 0 && !Path::new(&format!("/proc/{id}")).exists());
+    assert_eq!(mounts(&at), 0);
 }

@@ -45,9 +45,17 @@ pub(crate) fn top_that_is_not_read(socket: &Path) -> Visitor {
     Visitor(command.stdout(Stdio::piped()).spawn().unwrap())
 }
 
-/// `memgroup top` on a terminal. The process that is killed is `memgroup` itself, or the terminal above it.
+/// `memgroup top` on a terminal. The process that is killed is `memgroup` itself, or the terminal above it. Dropping it kills both.
 pub(crate) struct Terminal {
     script: Visitor,
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if self.script.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.children().for_each(kill);
+        }
+    }
 }
 
 impl Terminal {
@@ -59,14 +67,20 @@ impl Terminal {
         Terminal { script: Visitor(command.spawn().unwrap()) }
     }
 
+    /// The children of the terminal: `memgroup`.
+    fn children(&self) -> impl Iterator<Item = i32> + use<> {
+        let id = self.script.0.id();
+        let text = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        text.split_whitespace().map(|child| child.parse().unwrap()).collect::<Vec<_>>().into_iter()
+    }
+
     /// Kills `memgroup`, and waits for the end of its terminal.
     pub(crate) fn kill(mut self) {
-        let id = self.script.0.id();
-        let children = || fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         // The program may have ended by itself.
-        let script = &mut self.script.0;
-        until("a terminal with a program", || !children().is_empty() || script.try_wait().unwrap().is_some());
-        children().split_whitespace().for_each(|child| kill(child.parse().unwrap()));
+        until("a terminal with a program", || {
+            self.children().next().is_some() || self.script.0.try_wait().unwrap().is_some()
+        });
+        self.children().for_each(kill);
         self.script.0.wait().unwrap();
     }
 }
@@ -140,15 +154,16 @@ fn read(directory: &Path) {
 
 /// Starts a reader for the test of this name, and returns it when it waits for events of the directory.
 pub(crate) fn reader(test: &str, directory: &Path) -> Visitor {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut reader = Visitor(child);
+    let mut lines = BufReader::new(reader.0.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "reads"), "the reader has ended");
-    let id = child.id();
+    let id = reader.0.id();
     // It is in the call of `poll` when the system says that it sleeps.
     let is_asleep = || {
         let tasks = fs::read_dir(format!("/proc/{id}/task")).unwrap();
@@ -160,5 +175,5 @@ pub(crate) fn reader(test: &str, directory: &Path) -> Visitor {
     while !is_asleep() {
         pause();
     }
-    Visitor(child)
+    reader
 }
