@@ -53,13 +53,13 @@ impl<T> Table<T> {
         let number = entries.next;
         entries.next += 1;
         entries.open.insert(number, Entry { user, places: 0, opened: Arc::new(opened) });
-        entries.take(number, 1);
+        entries.hold(number, 1);
         Some(FileHandle(number))
     }
 
-    /// The descriptor holds so many places more.
-    pub(crate) fn grow(&self, handle: FileHandle, places: usize) {
-        self.entries().take(handle.0, places);
+    /// The descriptor holds so many places beside its own.
+    pub(crate) fn hold(&self, handle: FileHandle, places: usize) {
+        self.entries().hold(handle.0, places + 1);
     }
 
     pub(crate) fn get(&self, handle: FileHandle) -> Option<Arc<T>> {
@@ -68,24 +68,23 @@ impl<T> Table<T> {
 
     pub(crate) fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
         let mut entries = self.entries();
-        let Entry { user, places, opened } = entries.open.remove(&handle.0)?;
-        entries.all -= places;
-        if let Some(held) = entries.held.get_mut(&user) {
-            *held -= places;
-            if *held == 0 {
-                entries.held.remove(&user);
-            }
+        entries.hold(handle.0, 0);
+        let Entry { user, opened, .. } = entries.open.remove(&handle.0)?;
+        if entries.held.get(&user) == Some(&0) {
+            entries.held.remove(&user);
         }
         Some(opened)
     }
 }
 
 impl<T> Entries<T> {
-    fn take(&mut self, number: u64, places: usize) {
+    /// The descriptor holds so many places in all.
+    fn hold(&mut self, number: u64, places: usize) {
         if let Some(entry) = self.open.get_mut(&number) {
-            entry.places += places;
-            *self.held.entry(entry.user).or_default() += places;
-            self.all += places;
+            let before = std::mem::replace(&mut entry.places, places);
+            let held = self.held.entry(entry.user).or_default();
+            *held = *held - before + places;
+            self.all = self.all - before + places;
         }
     }
 }
@@ -98,14 +97,17 @@ mod tests {
     fn refuses_a_user_beyond_its_places_and_all_users_beyond_theirs() {
         let table = Table::new(10);
         let first = table.insert(1, "a").unwrap();
-        table.grow(first, 8);
+        table.hold(first, 8);
         let second = table.insert(1, "b").unwrap();
         assert_eq!(table.insert(1, "c"), None);
         table.remove(second).unwrap();
         // The list of the last one that has a place may be long.
         let long = table.insert(1, "d").unwrap();
-        table.grow(long, 20);
+        table.hold(long, 20);
         assert_eq!((table.insert(1, "e"), table.entries().all), (None, 30));
+        table.hold(long, 19);
+        assert_eq!(table.entries().all, 29, "a list that is made again counts once");
+        table.hold(long, 20);
         for _ in 0..10 {
             table.insert(2, "f").unwrap();
         }

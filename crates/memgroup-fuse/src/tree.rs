@@ -12,7 +12,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -55,8 +55,8 @@ struct DirectoryEntry {
     name: String,
 }
 
-/// The entries of one open directory, listed at the first read.
-type Listing = OnceLock<Vec<DirectoryEntry>>;
+/// The entries of one open directory, listed at each read of its beginning.
+type Listing = Mutex<Vec<DirectoryEntry>>;
 
 /// The open files of one user. Each keeps the text that was read.
 const FILES_MOST: usize = 16_384;
@@ -362,12 +362,12 @@ impl Filesystem for Tree {
         mut reply: ReplyDirectory,
     ) {
         let Some(listing) = self.listings.get(handle) else { return reply.error(Errno::EBADF) };
-        let entries = listing.get_or_init(|| {
+        let mut entries = listing.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset == 0 {
             let group = self.hierarchy.group(self.inode(number).group);
-            let entries = group.map(|group| self.list(&group)).unwrap_or_default();
-            self.listings.grow(handle, entries.len());
-            entries
-        });
+            *entries = group.map(|group| self.list(&group)).unwrap_or_default();
+            self.listings.hold(handle, entries.len());
+        }
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (at, entry) in entries.iter().enumerate().skip(from) {
             if reply.add(entry.number, at as u64 + 1, entry.kind, &entry.name) {
