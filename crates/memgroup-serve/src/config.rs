@@ -215,6 +215,9 @@ impl Serve {
     }
 
     /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to 100; 25 by default. Requests beyond it wait.
+    ///
+    /// The CPU time of the server's thread counts, but for its looks at the tree, which take a twentieth of a CPU at most. Control actions have threads of
+    /// their own, and their time does not count.
     pub fn cpu_percent(mut self, percent: u32) -> Serve {
         self.cpu_percent = percent.clamp(1, 100);
         self

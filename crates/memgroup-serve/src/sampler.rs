@@ -71,7 +71,8 @@ pub(crate) async fn run(app: Arc<App>) {
         if Instant::now() < sampler.not_before || !(is_due || events != sampler.events) {
             continue;
         }
-        sampler.look(events, is_due);
+        let app = Arc::clone(&sampler.app);
+        app.pace.exempt(|| sampler.look(events, is_due));
         is_due = false;
     }
 }

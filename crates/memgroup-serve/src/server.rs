@@ -33,8 +33,6 @@ use crate::token::Token;
 const BUFFER: usize = 16 << 10;
 /// The most headers of a request.
 const HEADERS: usize = 64;
-/// Time that a connection takes at least of the server's part of a CPU.
-const ACCEPT: Duration = Duration::from_micros(50);
 /// How long a stop waits for control actions that are under way.
 const LAST: Duration = Duration::from_secs(5);
 
@@ -263,7 +261,6 @@ impl Listeners {
         let serve = async {
             loop {
                 app.pace.turn().await;
-                app.pace.spend(ACCEPT);
                 tokio::select! {
                     Some(accepted) = accept_unix(self.unix.as_ref().map(|(listener, _)| listener), self.uid) => {
                         admit(&app, accepted, &until).await;

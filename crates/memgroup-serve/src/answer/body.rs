@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -44,7 +43,7 @@ impl AnswerBody {
 
     /// Waits while the server has spent its part of the CPU.
     fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let free_at = self.app.pace.free_at();
+        let free_at = self.app.pace.settle();
         if self.pause.is_none() && free_at > tokio::time::Instant::now() {
             self.pause = Some(Box::pin(sleep_until(free_at)));
         }
@@ -76,9 +75,8 @@ impl Body for AnswerBody {
             Content::Text(text) => text.pop(),
             Content::Events(events) => std::task::ready!(events.poll(context)),
             Content::Tree(tree) => {
-                let began = Instant::now();
                 let piece = tree.pop();
-                this.app.pace.spend(began.elapsed());
+                this.app.pace.settle();
                 piece
             }
         };

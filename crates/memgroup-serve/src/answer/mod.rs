@@ -10,7 +10,6 @@ mod tree;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -119,9 +118,6 @@ pub(crate) async fn answer(
     response
 }
 
-/// Time that a request takes at least of the server's part of a CPU.
-const REQUEST: Duration = Duration::from_micros(20);
-
 /// The route of a request that has the right, when it is its turn.
 async fn admitted(
     app: &App,
@@ -130,7 +126,6 @@ async fn admitted(
     peer: Peer,
 ) -> Result<(&'static Route, Right), Problem> {
     app.pace.turn().await;
-    app.pace.spend(REQUEST);
     let route = Route::find(&head.method, head.uri.path());
     let needed = route.as_ref().map_or(Right::Nothing, |route| route.right);
     let checked = app.access.check(head, peer, needed);
@@ -145,9 +140,8 @@ async fn admitted(
 /// Makes an answer for which there is memory. If there is none, clients that do not read their answers are cut, one after the other.
 async fn with_room(app: &App, make: impl Fn() -> Result<Answer, Problem>) -> Result<Answer, Problem> {
     loop {
-        let began = Instant::now();
         let answer = make();
-        app.pace.spend(began.elapsed());
+        app.pace.settle();
         match answer {
             Err(problem) if problem.code == NO_MEMORY && app.conns.cut_stalled() => {
                 // The connection that was cut gives its memory back when its task runs.
