@@ -6,19 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use memgroup::{Charge, ChargeError, Hierarchy};
-use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::account::Account;
+use crate::actions::Actions;
 use crate::config::Serve;
 use crate::conn::Conns;
 use crate::log::Limiter;
 use crate::pace::Pace;
 use crate::sample::Samples;
 use crate::snapshots::Snapshots;
-
-/// The most control actions at one time: each has a thread while it lasts.
-pub(crate) const ACTIONS: usize = 4;
 
 /// Bytes that a connection takes: the head and the body of a request, and the part of an answer that waits to be written.
 const CONNECTION: u64 = 64 << 10;
@@ -34,7 +31,8 @@ pub(crate) struct App {
     pub(crate) pace: Pace,
     pub(crate) snapshots: Snapshots,
     pub(crate) samples: Samples,
-    pub(crate) actions: Arc<Semaphore>,
+    /// `None` where no client may control.
+    pub(crate) actions: Option<Actions>,
     pub(crate) started: SystemTime,
     pub(crate) denied: Limiter,
     /// Answers so far, by status.
@@ -51,6 +49,7 @@ impl App {
         serve: Serve,
         account: Account,
         access: Access,
+        actions: Option<Actions>,
     ) -> Result<App, ChargeError> {
         let samples = Samples::new(&account, &serve)?;
         let connections = account.charge(serve.connections as u64 * CONNECTION)?;
@@ -64,7 +63,7 @@ impl App {
             pace: Pace::new(serve.cpu_percent),
             conns: Arc::default(),
             snapshots: Snapshots::default(),
-            actions: Arc::new(Semaphore::new(ACTIONS)),
+            actions,
             started: SystemTime::now(),
             groups,
             hierarchy,

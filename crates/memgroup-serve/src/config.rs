@@ -223,9 +223,11 @@ impl Serve {
         self
     }
 
-    /// Sets the niceness of the server's threads above that of the thread that starts the server, from 0 to 19; 10 by default. With a high one, a
+    /// Sets the niceness of the server's thread above that of the thread that starts the server, from 0 to 19; 10 by default. With a high one, a
     /// tenant's thread does not wait for a CPU that the server has. Only on Linux do threads have a niceness of their own. On other systems this does
     /// nothing.
+    ///
+    /// Control actions run on threads with the niceness of the thread that starts the server. They take locks of the engine, for which tenants may wait.
     pub fn niceness(mut self, niceness: u8) -> Serve {
         self.niceness = i32::from(niceness.min(19));
         self

@@ -11,13 +11,14 @@
 //!
 //! - `pace`, `page`, `token`, `config`: the part of a CPU, the files of the page, settings.
 //! - `problem`, `path`, `route`, `access`: the parts of a request, and the right that it has.
-//! - `account`, `chunks`, `snapshots`, `conn`, `listen`: bytes, values and connections, each with its bound.
+//! - `account`, `actions`, `chunks`, `snapshots`, `conn`, `listen`: bytes, threads, values and connections, each with its bound.
 //! - `report`, `sample`, `log`, `app`: the values that requests share, and lines about them.
 //! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that makes them, the thread.
 #![forbid(unsafe_code)]
 
 mod access;
 mod account;
+mod actions;
 mod answer;
 mod app;
 mod chunks;

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use crate::access::{Access, Peer};
 use crate::account::Account;
+use crate::actions::Actions;
 use crate::answer;
 use crate::app::App;
 use crate::config::Serve;
@@ -117,11 +118,11 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     let (tell, told) = mpsc::sync_channel(1);
     let hierarchy = hierarchy.clone();
     let niceness = serve.niceness;
-    let run = move || match Listeners::bind(&serve).inspect(|_| be_nice(niceness)) {
-        Ok((runtime, listeners)) => {
+    let run = move || match bind(&serve, niceness) {
+        Ok((runtime, listeners, actions)) => {
             let (address, socket) = (listeners.address(), listeners.socket());
             let access = Access::new(&serve, address);
-            let app = match App::new(hierarchy, serve, account, access) {
+            let app = match App::new(hierarchy, serve, account, access, actions) {
                 Ok(app) => Arc::new(app),
                 Err(error) => {
                     let _told = tell.send(Err(StartError::Memory(error.to_string())));
@@ -154,6 +155,19 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
             Err(StartError::Io("start a thread".to_owned(), panic))
         }
     }
+}
+
+/// Binds the listeners, starts the thread for control actions, and then lowers the priority of this thread.
+fn bind(
+    serve: &Serve,
+    niceness: i32,
+) -> Result<(tokio::runtime::Runtime, Listeners, Option<Actions>), StartError> {
+    let (runtime, listeners) = Listeners::bind(serve)?;
+    let has_control = serve.control_unix || serve.control_token.is_some();
+    let actions = has_control.then(|| Actions::start(runtime.handle().clone())).transpose();
+    let actions = actions.map_err(|error| StartError::Io("start a thread".to_owned(), error))?;
+    be_nice(niceness);
+    Ok((runtime, listeners, actions))
 }
 
 /// Lowers the priority of this thread, and of those that it starts. Where the system refuses that, they keep their priority.
@@ -228,8 +242,8 @@ impl Listeners {
         let tcp = serve.tcp.map(|address| listen::tcp(address, serve.beyond_loopback)).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(crate::app::ACTIONS)
-            .thread_name("memgroup-serve")
+            .max_blocking_threads(crate::actions::MOST)
+            .thread_name("memgroup-act")
             .build()
             .map_err(doing("start a runtime"))?;
         let entered = runtime.enter();

@@ -1,6 +1,7 @@
 //! Control: acts that change the tree, each with a line in the log.
 //!
-//! - I1. An act runs on a thread of its own: it may call shrinkers and callbacks of the program, which may take long. The server goes on meanwhile.
+//! - I1. An act runs on a thread of its own ([`Actions`](crate::actions::Actions)): it may call shrinkers and callbacks of the program, which may take
+//!   long. The server goes on meanwhile.
 
 use std::sync::Arc;
 
@@ -136,23 +137,21 @@ pub(super) async fn act(
     let body = read_body(app, body).await?;
     conn.answering();
     let order = Order::read(act, path, &asked, &body)?;
-    let Ok(place) = Arc::clone(&app.actions).try_acquire_owned() else {
+    let Some((actions, place)) = app.actions.as_ref().and_then(|one| Some((one, one.place()?))) else {
         let detail = "other control actions are under way, such as a write to memory.reclaim; try again";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
     };
     let (hierarchy, group, own) = (app.hierarchy.clone(), app.account.group.clone(), app.serve.group.clone());
-    let carried_out = tokio::task::spawn_blocking(move || {
+    let carry_out = move || {
         in_group(&group, || {
             let result = order.carry_out(&hierarchy, &own);
             log::control(&peer, &order_text(&order), &result);
-            drop(place);
             result
         })
-    });
-    let result = carried_out.await.unwrap_or_else(|error| {
+    };
+    let result = actions.run(place, carry_out).await.unwrap_or_else(|| {
         // A callback of the program panicked.
-        let detail = format!("the act panicked: {error}");
-        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panicked", detail))
+        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panicked", "the act panicked"))
     });
     app.snapshots.forget();
     let mut answer = Answer::new(super::TEXT, Content::Fixed(Bytes::new()));

@@ -144,12 +144,21 @@ fn the_page_has_the_token_in_its_fragment() {
     assert_eq!(Client::tcp(server.address().unwrap()).token(&made).get("/metrics").status, 200);
 }
 
+/// The niceness in a file `stat` of a thread.
+#[cfg(target_os = "linux")]
+fn niceness(stat: &str) -> Option<i32> {
+    stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()
+}
+
+#[cfg(target_os = "linux")]
+fn own_niceness() -> Option<i32> {
+    niceness(&std::fs::read_to_string("/proc/thread-self/stat").unwrap())
+}
+
 #[test]
 #[cfg(target_os = "linux")]
-fn the_threads_of_the_server_are_nicer_than_the_program() {
-    let niceness = |stat: &str| stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse::<i32>().ok();
-    let own = || niceness(&std::fs::read_to_string("/proc/thread-self/stat").unwrap());
-    let before = own().unwrap();
+fn the_thread_of_the_server_is_nicer_than_the_program() {
+    let before = own_niceness().unwrap();
     let _fixture = Fixture::with(|serve| serve.niceness(7));
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     // A thread of another test may end meanwhile.
@@ -159,5 +168,20 @@ fn the_threads_of_the_server_are_nicer_than_the_program() {
         servers.any(|stat| niceness(&stat) == Some((before + 7).min(19))),
         "those of other tests have 10"
     );
-    assert_eq!(own(), Some(before));
+    assert_eq!(own_niceness(), Some(before));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn control_actions_have_the_niceness_of_the_program() {
+    let fixture = Fixture::new();
+    let (tell, told) = std::sync::mpsc::channel();
+    for number in 0..8 {
+        let group = fixture.hierarchy.create(&format!("/{number}")).unwrap();
+        let tell = tell.clone();
+        group.on_end(move |_| tell.send(own_niceness()).unwrap()).unwrap();
+        let reply = fixture.unix().send("DELETE", &format!("/v1/groups/{number}"), b"");
+        assert_eq!(reply.status, 204);
+        assert_eq!(told.recv().unwrap(), own_niceness());
+    }
 }
