@@ -92,6 +92,7 @@ const model = {
     Object.assign(this, { names: name, parents: parent, online, paths, children, sizes, lowers: new Array(size) });
     this.zoom = this.nearest(zoom);
     this.chosen = this.nearest(chosen);
+    this.gone = chosen !== undefined && paths[this.chosen] !== chosen ? chosen : null;
   },
   // The group of this path, or the nearest one above that still is there.
   nearest(path = "/") {
@@ -166,6 +167,7 @@ async function update() {
     const isNew = Boolean(model.columns.groups);
     if (isNew) icicle.reset();
     draw(isNew);
+    if (isNew && model.gone !== null) group.lose(model.gone);
     const [waits] = await Promise.all([api.get("v1/waits"), group.fetch()]);
     drawWaits($("waits"), waits);
     connected();

@@ -3,6 +3,8 @@
 import { bytes, clock, count, duration, el, exact, percent, put, set, used, usedText } from "./text.js";
 
 const HISTORY_MS = 600000;
+// The statuses of a file whose group was removed.
+const GONE = new Set([404, 410]);
 
 const FIELDS = [
   { file: "memory.max", column: "max_bytes", hint: "most bytes" },
@@ -26,6 +28,7 @@ function parse(text) {
 export class Group {
   constructor(box, title, model, api) {
     Object.assign(this, { box, title, model, api, fields: [] });
+    this.gone = el("p", { class: "error", role: "status" });
     this.figures = el("dl");
     this.form = el("form", { "aria-label": "Limits of the group", hidden: "" }, ...FIELDS.map((field) => this.makeField(field)));
     this.form.addEventListener("submit", (event) => event.preventDefault());
@@ -33,7 +36,7 @@ export class Group {
     this.reading = el("p", { class: "reading", role: "status" });
     this.pressure = el("table", { class: "pressure" });
     this.events = el("p", { class: "events" });
-    box.append(this.figures, this.form, el("h3", {}, "Ten minutes"), this.canvas, this.reading, el("h3", {}, "Pressure"), this.pressure, el("h3", {}, "Events of the group itself"), this.events);
+    box.append(this.gone, this.figures, this.form, el("h3", {}, "Ten minutes"), this.canvas, this.reading, el("h3", {}, "Pressure"), this.pressure, el("h3", {}, "Events of the group itself"), this.events);
     this.canvas.addEventListener("pointermove", (event) => this.readAt(event.offsetX / this.canvas.clientWidth));
     this.canvas.addEventListener("pointerleave", () => this.readAt(null));
     this.canvas.addEventListener("blur", () => this.readAt(null));
@@ -105,6 +108,7 @@ export class Group {
     if (path === this.path) return;
     this.path = path;
     this.history = null;
+    put(this.gone, "");
     put(this.title, "Group " + path);
     put(this.events, "");
     this.pressure.replaceChildren();
@@ -113,6 +117,11 @@ export class Group {
       this.leave(field);
     }
     this.drawHistory();
+  }
+
+  // Says that the chosen group is gone, and that another one is shown in its place.
+  lose(path) {
+    put(this.gone, `The group ${path} was removed. This is the nearest group above it.`);
   }
 
   // The figures that the table has.
@@ -151,15 +160,20 @@ export class Group {
     }
   }
 
-  // The figures that need requests of their own: history, pressure, events.
+  // The figures that need requests of their own: history, pressure, events. A group that was removed has none.
   async fetch() {
     const path = this.path;
-    const [history, pressure, events] = await Promise.all([
-      this.fetchHistory(path),
-      this.api.read(path, "memory.pressure"),
-      this.api.read(path, "memory.events.local"),
-    ]);
+    const read = (file) => this.api.read(path, file).catch((problem) => {
+      if (!GONE.has(problem.status)) throw problem;
+      return null;
+    });
+    const [history, pressure, events] = await Promise.all([this.fetchHistory(path), read("memory.pressure"), read("memory.events.local")]);
     if (path !== this.path) return;
+    if (pressure === null || events === null) {
+      this.pressure.replaceChildren();
+      put(this.events, `The group ${path} was removed.`);
+      return;
+    }
     this.history = history;
     this.drawHistory();
     const lines = pressure.trim().split("\n").map((line) => line.split(/[ =]/));

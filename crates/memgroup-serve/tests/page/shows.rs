@@ -229,6 +229,45 @@ fn recovers_when_the_server_restarts() {
 }
 
 #[test]
+fn says_that_the_chosen_group_is_gone_and_goes_on() {
+    let hierarchy = hierarchy();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    // Each state of the connection from now on.
+    browser.get(
+        "(window.states = [], new MutationObserver(() => states.push(document.querySelector('#state').textContent))
+            .observe(document.querySelector('#state'), { childList: true, characterData: true, subtree: true }))",
+    );
+    let says = |text: &str| {
+        browser.until(&format!("document.querySelector('#group').textContent.includes({text:?})"))
+    };
+
+    // A charge keeps the removed group in the tree.
+    let charge = bob.try_charge(4096).unwrap();
+    shown.choose("/tenants/bob");
+    browser.until("document.querySelector('.events').textContent.startsWith('low 0')");
+    bob.remove().unwrap();
+    says("The group /tenants/bob was removed.");
+    drop((charge, bob));
+    says("The group /tenants/bob was removed. This is the nearest group above it.");
+
+    shown.choose("/tenants/alice");
+    browser.until("!document.querySelector('#group').textContent.includes('was removed')");
+    alice.remove().unwrap();
+    drop(alice);
+    says("The group /tenants/alice was removed. This is the nearest group above it.");
+    assert_eq!(browser.text("#group-title"), "Group /tenants");
+
+    tenants.create("carol").unwrap();
+    until_shown(&shown, &hierarchy);
+    let states = browser.get("states");
+    let states = states.as_array().unwrap();
+    assert!(states.iter().all(|state| !state.as_str().unwrap().contains("Not connected")), "{states:?}");
+}
+
+#[test]
 fn a_wrong_token_is_told_and_can_be_mended() {
     let hierarchy = hierarchy();
     let shown = Shown::new(&hierarchy, READ);
