@@ -1,43 +1,73 @@
 //! Facade: the figures of the largest groups by the crate `metrics`, for programs that have a recorder. Names are those of `/metrics`.
+//!
+//! - I1. The facade cannot take a series away, and a recorder may keep each one for ever. So the gauges of a group that is no longer among the largest
+//!   become no number (NaN), and its counters stop.
+//! - I2. [`PATHS`] paths get series, the first ones. A program that makes a group for each request thus does not fill its recorder.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use memgroup::{Group, GroupId};
 use metrics::{counter, gauge};
+
+/// The most paths that get series while the server runs.
+const PATHS: usize = 10_000;
+
+const GAUGES: [&str; 5] = [
+    "memgroup_memory_usage_bytes",
+    "memgroup_memory_peak_bytes",
+    "memgroup_memory_max_bytes",
+    "memgroup_pressure_memory_waiting_seconds",
+    "memgroup_pressure_memory_stalled_seconds",
+];
 
 /// The groups that have values.
 #[derive(Debug, Default)]
 pub(crate) struct Facade {
     shown: HashMap<GroupId, String>,
+    /// All paths that have series.
+    paths: HashSet<String>,
 }
 
 impl Facade {
-    /// Sets the values of these groups. The usage of one that is no longer among them becomes no number, because the facade cannot take a value away.
+    /// Sets the values of these groups, and ends the gauges of those that are no longer among them.
     pub(crate) fn sample<'g>(&mut self, groups: impl Iterator<Item = &'g Group>) {
         let mut before = std::mem::take(&mut self.shown);
+        let mut without = 0;
         for group in groups {
             let path = before.remove(&group.id()).unwrap_or_else(|| group.path());
+            if !self.has_series(&path) {
+                without += 1;
+                continue;
+            }
             set(group, &path);
             self.shown.insert(group.id(), path);
         }
-        let mut gone: Vec<String> = before.into_values().collect();
-        gone.retain(|path| !self.shown.values().any(|shown| shown == path));
-        for path in gone {
-            gauge!("memgroup_memory_usage_bytes", "id" => path).set(f64::NAN);
+        gauge!("memgroup_groups_without_series").set(f64::from(without));
+        let shown: HashSet<&String> = self.shown.values().collect();
+        for path in before.into_values().filter(|path| !shown.contains(path)) {
+            GAUGES.into_iter().for_each(|name| gauge!(name, "id" => path.clone()).set(f64::NAN));
         }
+    }
+
+    /// Whether a path has series, or gets them now.
+    fn has_series(&mut self, path: &str) -> bool {
+        self.paths.contains(path) || self.paths.len() < PATHS && self.paths.insert(path.to_owned())
     }
 }
 
 fn set(group: &Group, path: &str) {
     let id = || path.to_owned();
     let (usage, max) = group.usage_and_max();
-    gauge!("memgroup_memory_usage_bytes", "id" => id()).set(usage as f64);
-    gauge!("memgroup_memory_peak_bytes", "id" => id()).set(group.peak() as f64);
-    gauge!("memgroup_memory_max_bytes", "id" => id()).set(max.map_or(f64::INFINITY, |bytes| bytes as f64));
-    counter!("memgroup_memory_refusals_total", "id" => id()).absolute(group.refusals());
     let pressure = group.pressure();
-    gauge!("memgroup_pressure_memory_waiting_seconds", "id" => id()).set(pressure.some.total as f64 / 1e6);
-    gauge!("memgroup_pressure_memory_stalled_seconds", "id" => id()).set(pressure.full.total as f64 / 1e6);
+    let values = [
+        usage as f64,
+        group.peak() as f64,
+        max.map_or(f64::INFINITY, |bytes| bytes as f64),
+        pressure.some.total as f64 / 1e6,
+        pressure.full.total as f64 / 1e6,
+    ];
+    GAUGES.into_iter().zip(values).for_each(|(name, value)| gauge!(name, "id" => id()).set(value));
+    counter!("memgroup_memory_refusals_total", "id" => id()).absolute(group.refusals());
     let events = group.events();
     for (event, count) in events.pairs().into_iter().chain([("would_refuse", events.would_refuse)]) {
         counter!("memgroup_memory_events_total", "id" => id(), "event" => event).absolute(count);
@@ -135,8 +165,30 @@ mod tests {
             assert_eq!(kept.get("memgroup_memory_refusals_total /a"), Some(1.0));
             assert_eq!(kept.get("memgroup_memory_events_total /a max"), Some(1.0));
             facade.sample([&b].into_iter());
-            assert!(kept.get("memgroup_memory_usage_bytes /a").unwrap().is_nan());
+            for name in GAUGES {
+                assert!(kept.get(&format!("{name} /a")).unwrap().is_nan(), "{name}");
+                assert!(!kept.get(&format!("{name} /b")).unwrap().is_nan(), "{name}");
+            }
             assert_eq!(kept.get("memgroup_memory_usage_bytes /b"), Some(0.0));
+        });
+    }
+    #[test]
+    fn gives_series_to_a_bounded_number_of_paths() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let first = hierarchy.create("/first").unwrap();
+        let (kept, mut facade) = (Kept::default(), Facade::default());
+        facade.paths = (1..PATHS).map(|number| format!("/{number}")).collect();
+        metrics::with_local_recorder(&kept, || {
+            facade.sample([&first].into_iter());
+            for number in 0..100 {
+                let group = hierarchy.create(&format!("/new-{number}")).unwrap();
+                facade.sample([&first, &group].into_iter());
+                assert_eq!(kept.get("memgroup_groups_without_series "), Some(1.0));
+                group.remove().unwrap();
+            }
+            assert_eq!(kept.get("memgroup_memory_usage_bytes /first"), Some(0.0));
+            assert_eq!(kept.get("memgroup_memory_usage_bytes /new-0"), None);
+            assert_eq!((facade.paths.len(), facade.shown.len()), (PATHS, 1));
         });
     }
 }
