@@ -144,27 +144,62 @@ fn control_is_off_unless_it_was_turned_on() {
 fn another_user_gets_nothing_by_the_socket() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt as _;
-    use std::process::Command;
+    use std::process::{Command, Output};
+
+    /// The status of curl when it cannot connect.
+    const NO_CONNECTION: Option<i32> = Some(7);
+    const OTHER: u32 = 65_534;
 
     let fixture = Fixture::new();
     let socket = fixture.server.socket().unwrap();
-    let as_other = |path: &str| {
+    let ask = |user: Option<u32>, method: &str, path: &str, more: &[&str]| -> std::io::Result<Output> {
         let mut curl = Command::new("curl");
-        curl.args(["-s", "-m", "60", "--unix-socket"]).arg(socket).arg(format!("http://localhost{path}"));
-        curl.uid(65_534).gid(65_534).output()
+        curl.args(["-s", "-m", "60", "-X", method, "-w", "\n%{http_code}", "--unix-socket"]).arg(socket);
+        curl.args(more).arg(format!("http://localhost{path}"));
+        if let Some(user) = user {
+            curl.uid(user).gid(user);
+        }
+        curl.output()
     };
     // Only root can be another user, and curl may be missing.
-    if !as_other("/").is_ok_and(|output| output.status.code() != Some(127)) {
+    if ask(Some(OTHER), "GET", "/v1/tree", &[]).is_err() {
         println!("SKIPPED: this process cannot run curl as another user");
         return;
     }
-    assert_eq!(as_other("/v1/tree").unwrap().stdout, b"", "the folder and the mode keep it out");
+    let is_kept_out = |reason: &str| {
+        let own = ask(None, "GET", "/v1/tree", &[]).unwrap();
+        let text = String::from_utf8(own.stdout).unwrap();
+        assert!(text.contains("\"groups\"") && text.ends_with("\n200"), "the owner connects: {text}");
+        let other = ask(Some(OTHER), "GET", "/v1/tree", &[]).unwrap();
+        assert_eq!(other.status.code(), NO_CONNECTION, "{reason}: {other:?}");
+    };
+    is_kept_out("the folder and the mode keep it out");
     let open = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap()
     };
     open(fixture.folder.path(), 0o755);
-    assert_eq!(as_other("/v1/tree").unwrap().stdout, b"", "the mode keeps it out");
+    is_kept_out("the mode keeps it out");
+
     open(socket, 0o666);
-    let output = String::from_utf8(as_other("/v1/tree").unwrap().stdout).unwrap();
-    assert!(output.contains("user 65534 may not use this socket"), "{output}");
+    let reply = |method: &str, path: &str, more: &[&str]| {
+        let output = ask(Some(OTHER), method, path, more).unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (body, status) = text.rsplit_once('\n').unwrap();
+        (body.to_owned(), status.to_owned())
+    };
+    for route in ROUTES.iter().filter(|route| route.right > Right::Nothing) {
+        prepare(&fixture);
+        let ((path, body), before) = (request(route), state(&fixture));
+        let (answer, status) = reply(route.method, &path, &["--data-binary", body]);
+        let problem: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let case = format!("{} {path}: {answer}", route.method);
+        assert_eq!((status.as_str(), &problem["code"]), ("403", &"no_right".into()), "{case}");
+        assert!(answer.contains("user 65534 may not use this socket"), "{case}");
+        assert_eq!(state(&fixture), before, "{case}");
+    }
+    // A token shows a right by itself.
+    let bearer = format!("authorization: Bearer {READ}");
+    assert_eq!(reply("GET", "/v1/tree", &["-H", &bearer]).1, "200");
+    let (answer, status) = reply("PUT", "/v1/groups/t/memory.max", &["-H", &bearer, "--data-binary", "1M"]);
+    assert_eq!(status, "403", "{answer}");
 }
