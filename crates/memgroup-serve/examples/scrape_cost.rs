@@ -3,12 +3,14 @@
 //! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many groups. Charges and statistics of each group changed
 //!    since the answer before.
 //! 2. How long calls of another thread take that need the lock of the tree, or the turn to flush statistics: without requests, and with ten requests
-//!    a second for each path. A thousand tasks wait meanwhile. Time in which the system had no CPU for the thread is taken off. Where the system
-//!    stops the server with a lock held, the wait counts.
+//!    a second for each path. A thousand tasks wait meanwhile. Time within a call in which the system had no CPU for the
+//!    thread is taken off. Where the system stops the server with a lock held, the wait counts.
 //! 3. CPU time of a charge and its uncharge on another thread: without a server, with one, and with a scrape every second.
 
+use std::fs::File;
 use std::hint::black_box;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -121,8 +123,17 @@ fn thread_time(task: &Path) -> std::io::Result<Duration> {
 
 /// The time that the thread ran, and the time that it waited for a CPU.
 fn thread_times(task: &Path) -> std::io::Result<[Duration; 2]> {
-    let text = std::fs::read_to_string(task.join("schedstat"))?;
-    let mut nanos = text.split(' ').map(|nanos| nanos.parse().map(Duration::from_nanos));
+    times_now(&File::open(task.join("schedstat"))?)
+}
+
+/// The same, from the file of the thread, as it is now.
+fn times_now(file: &File) -> std::io::Result<[Duration; 2]> {
+    let mut bytes = [0; 128];
+    let length = file.read_at(&mut bytes, 0)?;
+    let mut nanos = std::str::from_utf8(&bytes[..length])
+        .unwrap_or_default()
+        .split(' ')
+        .map(|nanos| nanos.parse().map(Duration::from_nanos));
     let mut next = || {
         nanos
             .next()
@@ -177,15 +188,15 @@ fn calls(hierarchy: &Hierarchy, group: &Group, (name, call): &Call, socket: &Pat
         let calling = scope.spawn(|| {
             let own = Path::new("/proc/thread-self");
             let mut times = Vec::with_capacity(1 << 24);
-            let mut stopped = thread_times(own)?[1];
+            let file = File::open(own.join("schedstat"))?;
             while !is_over.load(Ordering::Relaxed) && times.len() < times.capacity() {
+                // Read before each call: a delay between two calls is no part of the second one.
+                let before = times_now(&file)?[1];
                 let began = Instant::now();
                 call(hierarchy, group);
                 let mut took = began.elapsed();
                 if took > Duration::from_micros(10) {
-                    let until_now = thread_times(own)?[1];
-                    took = took.saturating_sub(until_now - stopped);
-                    stopped = until_now;
+                    took = took.saturating_sub(times_now(&file)?[1] - before);
                 }
                 times.push(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX));
             }
