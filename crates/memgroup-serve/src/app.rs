@@ -41,6 +41,8 @@ pub(crate) struct App {
     _connections: Charge,
     groups: AtomicUsize,
     untold: AtomicUsize,
+    /// How many waits the last list of them had.
+    pub(crate) waits: AtomicUsize,
 }
 
 impl App {
@@ -60,6 +62,7 @@ impl App {
             denied: Limiter::default(),
             answers: Mutex::default(),
             untold: AtomicUsize::new(0),
+            waits: AtomicUsize::new(0),
             pace: Pace::new(serve.cpu_percent),
             conns: Arc::default(),
             snapshots: Snapshots::default(),

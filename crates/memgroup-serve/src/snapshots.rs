@@ -41,6 +41,10 @@ impl Snapshots {
         if let Some(held) = held.and_then(|(held, _)| held.upgrade()) {
             return Ok(held);
         }
+        // Many groups may have come since the last look.
+        let listed = account.charge((groups * 2 * size_of::<Group>()) as u64)?;
+        let groups = hierarchy.groups().len().max(groups);
+        drop(listed);
         let held = Arc::new(take(hierarchy, &hierarchy.root(), account, groups)?);
         *last = Some((Arc::downgrade(&held), Instant::now()));
         Ok(held)
@@ -164,5 +168,19 @@ mod tests {
             [count_of("/", 99), count_of("/a", 99), count_of("/e", 99), count_of("/", 3)],
             [7, 4, 1, 3]
         );
+    }
+
+    #[test]
+    fn a_snapshot_is_refused_before_it_is_made() {
+        let (hierarchy, account) = fixture();
+        for number in 0..1000 {
+            hierarchy.create(&format!("/{number}")).unwrap();
+        }
+        account.group.set_max(100_000).unwrap();
+        // The last look found two groups.
+        let refused = Snapshots::default().tree(&hierarchy, &account, 2).unwrap_err();
+        let asked = bytes_of_groups(&hierarchy, 1002);
+        assert!(refused.asked() >= asked, "{} of {asked}: all at once", refused.asked());
+        assert_eq!(account.group.usage(), 0);
     }
 }

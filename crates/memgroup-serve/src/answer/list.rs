@@ -1,11 +1,13 @@
 //! List: the server itself, all waits, the last kills.
 
+use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
-use memgroup::GroupFile;
-use serde::Serialize;
+use memgroup::{GroupFile, WaitReport};
+use serde::{Serialize, Serializer};
 
 use super::Answer;
+use crate::account::uncounted;
 use crate::app::App;
 use crate::problem::Problem;
 use crate::report::{Kill, Wait, unix_us};
@@ -63,10 +65,30 @@ pub(super) fn about(app: &App, right: Right) -> Result<Answer, Problem> {
     )
 }
 
-/// Every wait, the longest first.
+/// Bytes of a wait and of the temporary values for it, with paths of usual lengths.
+const WAIT: u64 = 2 * size_of::<WaitReport>() as u64 + 256;
+
+/// Every wait, the longest first. The engine counts waits for memory; of the others there are about as many as at the last request.
 pub(super) fn waits(app: &App) -> Result<Answer, Problem> {
-    let (waits, now) = (app.hierarchy.waits(), Instant::now());
-    Answer::json(app, &waits.iter().map(|wait| Wait::of(wait, now)).collect::<Vec<_>>())
+    let count = app.hierarchy.root().waiters().now.max(app.waits.load(Ordering::Relaxed));
+    let mut charge = app.account.charge(count as u64 * WAIT)?;
+    let (waits, now) = (uncounted(|| app.hierarchy.waits()), Instant::now());
+    app.waits.store(waits.len(), Ordering::Relaxed);
+    let texts: usize = waits.iter().map(|wait| wait.group.capacity() + wait.at.capacity()).sum();
+    app.account.resize(&mut charge, (waits.capacity() * size_of::<WaitReport>() + texts) as u64)?;
+    Answer::json(app, &Waits { waits: &waits, now })
+}
+
+/// Waits, each made when it is written.
+struct Waits<'w> {
+    waits: &'w [WaitReport],
+    now: Instant,
+}
+
+impl Serialize for Waits<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.waits.iter().map(|wait| Wait::of(wait, self.now)))
+    }
 }
 
 /// The last kills, the oldest first.

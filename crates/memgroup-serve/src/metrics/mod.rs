@@ -59,6 +59,7 @@ fn wants_plain(head: &Head) -> bool {
 /// All figures of the tree as text, and its type.
 pub(crate) fn text(app: &Arc<App>, head: &Head) -> Result<(&'static str, Chunks), Problem> {
     let held = app.snapshots.tree(&app.hierarchy, &app.account, app.groups())?;
+    let _parted = app.account.charge((held.snapshot.groups.len() * select::EACH) as u64)?;
     let mut registry = Registry::with_prefix("memgroup");
     registry.register_collector(Box::new(Collector { app: Arc::clone(app), held }));
     let mut text = Chunks::new(&app.account)?;

@@ -285,3 +285,31 @@ fn the_page_loads_nothing_from_elsewhere() {
         assert_eq!((head.status, head.header("content-length")), (200, reply.header("content-length")));
     }
 }
+
+#[test]
+fn many_waits_are_charged_beside_their_text() {
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+    const WAITS: usize = 2000;
+    let fixture = Fixture::with(|serve| serve.history_groups(0));
+    let group = fixture.hierarchy.create(&format!("/{}", "x".repeat(200))).unwrap();
+    let own = fixture.hierarchy.lookup("/memgroup-serve").unwrap();
+    let reclaimer = fixture.hierarchy.reclaimer();
+    let stop = reclaimer.stop_handle();
+    std::thread::scope(|scope| {
+        scope.spawn(|| reclaimer.run());
+        let mut tasks: Vec<_> = (0..WAITS).map(|_| group.events_after(&group.events())).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(tasks.iter_mut().all(|task| Pin::new(task).poll(&mut context).is_pending()));
+        let reply = fixture.unix().get("/v1/waits");
+        assert_eq!(reply.json().as_array().unwrap().len(), WAITS);
+        // The text alone has room.
+        let limit = own.usage() + reply.body.len() as u64 + (128 << 10);
+        own.set_max(limit).unwrap();
+        assert_eq!(fixture.unix().get("/v1/waits").code(), "no_memory");
+        own.set_max(limit + 2 * reply.body.len() as u64).unwrap();
+        assert_eq!(fixture.unix().get("/v1/waits").json().as_array().unwrap().len(), WAITS);
+        drop(tasks);
+        stop.stop();
+    });
+}
