@@ -2,10 +2,16 @@
 //!
 //! - I1. JSON of another version can be read: names that are unknown here are skipped, and missing figures are 0.
 //! - I2. A tree has a group. The parent of each other group stands before it, so that a walk to the root ends.
-//! - I3. No name has a control character, which a terminal would obey.
+//! - I3. A tree has at most [`GROUPS_MAX`] groups, and no more are made while it is read: one takes 3 bytes as JSON, and 100 times as much in memory.
+//! - I4. No name has a control character, which a terminal would obey.
+
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
+/// The most groups of a tree. The engine writes some 1.5 KB for each, so the largest answer that is read has fewer.
+const GROUPS_MAX: usize = 1 << 18;
 /// The most levels of a tree.
 const DEPTH_MAX: u32 = 1_000;
 
@@ -14,7 +20,32 @@ const DEPTH_MAX: u32 = 1_000;
 #[serde(default)]
 pub(crate) struct Tree {
     pub(crate) taken_unix_us: u64,
+    #[serde(deserialize_with = "groups")]
     pub(crate) groups: Vec<Group>,
+}
+
+/// Reads the groups up to the first one that is too many.
+fn groups<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Group>, D::Error> {
+    struct Groups;
+    impl<'de> Visitor<'de> for Groups {
+        type Value = Vec<Group>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {GROUPS_MAX} groups")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Group>, A::Error> {
+            let mut groups = Vec::new();
+            while let Some(group) = list.next_element()? {
+                if groups.len() == GROUPS_MAX {
+                    return Err(A::Error::invalid_length(GROUPS_MAX + 1, &self));
+                }
+                groups.push(group);
+            }
+            Ok(groups)
+        }
+    }
+    from.deserialize_seq(Groups)
 }
 
 /// A group of a snapshot.
@@ -116,7 +147,7 @@ impl Tree {
     /// Reads the JSON of a snapshot.
     ///
     /// # Errors
-    /// The text is no JSON, a figure has another type than here, or I2 or I3 does not hold.
+    /// The text is no JSON, a figure has another type than here, or I2, I3 or I4 does not hold.
     pub(crate) fn from_json(json: &[u8]) -> Result<Tree, String> {
         let mut tree: Tree =
             serde_json::from_slice(json).map_err(|error| format!("read a snapshot: {error}"))?;
@@ -171,7 +202,7 @@ impl Stock {
 
 #[cfg(test)]
 mod tests {
-    use super::Tree;
+    use super::{GROUPS_MAX, Tree};
 
     #[test]
     fn reads_unknown_names_and_missing_figures() {
@@ -190,5 +221,17 @@ mod tests {
             assert!(error.starts_with("read a snapshot: "), "{error}");
         }
         assert!(Tree::from_json(b"{").is_err());
+    }
+
+    #[test]
+    fn stops_at_the_first_group_that_is_too_many() {
+        let json = |count: usize, end: &str| {
+            format!("{{\"groups\":[{{}}{}{end}", ",{\"parent\":0}".repeat(count - 1))
+        };
+        let most = Tree::from_json(json(GROUPS_MAX, "]}").as_bytes()).expect("a tree");
+        assert_eq!(most.groups.len(), GROUPS_MAX);
+        // The text after it is not read: it is no JSON.
+        let error = Tree::from_json(json(GROUPS_MAX + 1, "!").as_bytes()).expect_err("too many");
+        assert!(error.contains("expected at most 262144 groups"), "{error}");
     }
 }

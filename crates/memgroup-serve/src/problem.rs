@@ -7,6 +7,9 @@ use serde::Serialize;
 /// The code of a problem that is a lack of memory for the answer.
 pub(crate) const NO_MEMORY: &str = "no_memory";
 
+/// The code of a problem that is a write to a file that can only be read.
+pub(crate) const READ_ONLY: &str = "file_is_read_only";
+
 /// An error that a client is told.
 ///
 /// `type` stays `about:blank`, which says that the status has the meaning of HTTP. `code` tells programs the kind of the error.
@@ -97,7 +100,7 @@ impl From<FileError> for Problem {
     fn from(error: FileError) -> Problem {
         let (status, code) = match &error.problem {
             FileProblem::Unknown => (StatusCode::NOT_FOUND, "no_such_file"),
-            FileProblem::ReadOnly => (StatusCode::METHOD_NOT_ALLOWED, "file_is_read_only"),
+            FileProblem::ReadOnly => (StatusCode::METHOD_NOT_ALLOWED, READ_ONLY),
             FileProblem::Offline => (StatusCode::GONE, "group_removed"),
             FileProblem::Unsupported(_) => (StatusCode::BAD_REQUEST, "unsupported"),
             FileProblem::Text(_) => (StatusCode::BAD_REQUEST, "invalid_text"),

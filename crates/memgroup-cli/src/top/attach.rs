@@ -22,6 +22,8 @@ use crate::tree::{Tree, plain};
 
 /// The most bytes of an answer.
 const ANSWER_MAX: usize = 256 << 20;
+/// The most bytes of a problem.
+const PROBLEM_MAX: usize = 64 << 10;
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two tries to connect.
@@ -237,12 +239,10 @@ async fn get(
             request.body(Empty::new()).map_err(|_| "a token has letters and digits only".to_owned())?;
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_MAX)
-            .collect()
-            .await
-            .map_err(|error| error.to_string())?;
-        let body = Vec::from(body.to_bytes());
-        if status == StatusCode::OK { Ok(body) } else { Err(refusal(status, &body)) }
+        let most = if status == StatusCode::OK { ANSWER_MAX } else { PROBLEM_MAX };
+        let body = Limited::new(answer.into_body(), most).collect().await;
+        let body = body.map(|body| Vec::from(body.to_bytes())).map_err(|error| error.to_string());
+        if status == StatusCode::OK { body } else { Err(refusal(status, &body.unwrap_or_default())) }
     };
     let ended = tokio::time::timeout(PATIENCE, exchange).await;
     ended.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
@@ -267,8 +267,11 @@ pub(crate) fn unix_us() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixListener;
+
     use super::find::Program;
-    use super::{Target, only};
+    use super::*;
 
     #[test]
     fn shows_names_and_paths_of_programs_without_characters_that_a_terminal_obeys() {
@@ -288,5 +291,27 @@ mod tests {
         let one = only(vec![program(7, "a", "/tmp/\x1b[2J/m.sock")], String::new).expect("a program");
         assert_eq!(one, Target::Unix("/tmp/\x1b[2J/m.sock".into()), "it is connected to as it is named");
         assert_eq!(one.to_string(), "/tmp/\u{fffd}[2J/m.sock");
+    }
+
+    #[test]
+    fn reads_a_bounded_part_of_an_error() {
+        const ENDLESS: usize = 64 << 20;
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let mut client = Client::new(Target::Unix(socket), None).expect("a client");
+        thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\n").expect("a head");
+                let piece = [b' '; 1 << 16];
+                (0..ENDLESS / piece.len()).take_while(|_| stream.write_all(&piece).is_ok()).count()
+                    * piece.len()
+            });
+            let error = client.shot().err().expect("an error");
+            assert!(error.ends_with("the answer has the status 503 Service Unavailable"), "{error}");
+            drop(client);
+            assert!(server.join().expect("a server") < ENDLESS, "the whole body was read");
+        });
     }
 }

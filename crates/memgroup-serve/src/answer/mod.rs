@@ -28,7 +28,7 @@ use crate::log;
 use crate::metrics;
 use crate::page;
 use crate::path::query;
-use crate::problem::{NO_MEMORY, Problem};
+use crate::problem::{NO_MEMORY, Problem, READ_ONLY};
 use crate::route::{Act, Right, Route, parts};
 
 const JSON: &str = "application/json";
@@ -80,8 +80,9 @@ impl From<Problem> for Answer {
             answer.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
         }
         if problem.status == StatusCode::METHOD_NOT_ALLOWED {
-            let methods =
-                if problem.allowed.is_empty() { "GET".to_owned() } else { problem.allowed.join(", ") };
+            // A file that can only be read lists the names of other files.
+            let is_read = problem.allowed.is_empty() || problem.file.is_some() && problem.code == READ_ONLY;
+            let methods = if is_read { "GET".to_owned() } else { problem.allowed.join(", ") };
             if let Ok(methods) = HeaderValue::from_str(&methods) {
                 answer.headers.push((ALLOW, methods));
             }

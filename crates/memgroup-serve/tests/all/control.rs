@@ -42,6 +42,7 @@ fn errors_name_the_group_the_file_and_the_allowed_values() {
         assert!(detail.starts_with(&format!("failed to write {} of group /t: ", file.name)), "{detail}");
         if !file.writable {
             assert_eq!((reply.status, reply.code().as_str()), (405, "file_is_read_only"));
+            assert_eq!(reply.header("allow"), Some("GET"), "methods, and no names of files");
             assert!(problem["allowed"].as_array().unwrap().contains(&json!("memory.max")));
         } else if !file.name.starts_with("cgroup.") {
             assert_eq!((reply.status, reply.code().as_str()), (400, "invalid_text"));

@@ -313,3 +313,52 @@ fn many_waits_are_charged_beside_their_text() {
         stop.stop();
     });
 }
+
+#[test]
+fn names_break_no_answer() {
+    let fixture = Fixture::new();
+    let client = fixture.unix();
+    let names = [
+        "\",\"groups\":[{},\"",
+        "a\\\"b\\",
+        "<script>&lt;<!--",
+        "\u{2028}data: x\u{2029}",
+        "%0d%0ax: y %s {} '",
+        "\u{fffd}\u{10ffff}",
+    ];
+    for name in names {
+        let (path, url) =
+            (format!("/{name}"), name.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>());
+        assert_eq!(client.send("POST", &format!("/v1/groups/{url}"), b"").status, 201, "{name:?}");
+        let group = fixture.hierarchy.lookup(&path).unwrap();
+        group.set_max(4096).unwrap();
+        group.try_charge(4097).unwrap_err();
+        let paths = |tree: Value| -> Vec<Value> {
+            tree["groups"].as_array().unwrap().iter().map(|group| group["path"].clone()).collect()
+        };
+        assert!(paths(client.get("/v1/tree").json()).contains(&json!(path)));
+        assert_eq!(paths(client.get(&format!("/v1/groups/{url}/")).json()), [json!(path)]);
+        let table = client.get("/v1/table").json();
+        assert!(table["groups"]["name"].as_array().unwrap().contains(&json!(name)));
+        for (reply, code) in [
+            (client.send("POST", &format!("/v1/groups/{url}"), b""), "group_exists"),
+            (client.send("PUT", &format!("/v1/groups/{url}/memory.max"), b"lots"), "invalid_text"),
+            (client.send("PUT", &format!("/v1/groups/{url}/memory.peak"), b"1"), "file_is_read_only"),
+            (client.send("POST", &format!("/v1/groups/{url}"), name.as_bytes()), "invalid_settings"),
+            (client.send("DELETE", "/v1/groups/none", b""), "no_such_group"),
+            (client.get(&format!("/v1/groups/{url}/none")), "no_such_group"),
+            (client.get(&format!("/v1/history?group=none{url}")), "no_history"),
+            (client.get(&format!("/v1/table?{url}=1")), "invalid_query"),
+            // Control characters are in no name, and leave no trace in an answer.
+            (client.send("POST", &format!("/v1/groups/{url}%0d%0a%1b%00"), b""), "invalid_name"),
+        ] {
+            assert_eq!(reply.code(), code, "{}", reply.text());
+            assert!(!reply.text().contains(char::is_control), "{}", reply.text());
+            assert_eq!(reply.header("x"), None);
+        }
+        let metrics = client.get("/metrics");
+        let escaped = path.replace('\\', "\\\\").replace('"', "\\\"");
+        let line = format!("memgroup_memory_max_bytes{{id=\"{escaped}\"}} 4096");
+        assert_eq!(metrics.text().lines().filter(|other| **other == line).count(), 1, "{line}");
+    }
+}
