@@ -12,10 +12,11 @@
 //!
 //! For readers of the source. A module imports only modules of earlier lines:
 //!
-//! - `consumers`: the figures of each consumer of a pool; `fit`: settings of a plan for a limit; `node`: methods of nodes; `views`: views without foreign bytes; `caches`: DataFusion's caches as shrinkers.
+//! - `consumers`: the figures of each consumer of a pool; `runs`: the queries that run beside each other, and their turn.
+//! - `fit`: settings of a plan for a limit; `node`: methods of nodes; `views`: views without foreign bytes; `caches`: DataFusion's caches as shrinkers.
 //! - `neighbours`: the queries that run now, and the one that gives memory; `place`: the group of allocations, in all tasks of a query.
 //! - `patience`: the wait of a growth; `pool`: the pool of one query; `spill`: its files; `exec`: its figures in plans.
-//! - `runs`: the queries of a tenant that run at one time; `tenant`: tenants and their queries.
+//! - `tenant`: tenants and their queries.
 
 #![forbid(unsafe_code)]
 

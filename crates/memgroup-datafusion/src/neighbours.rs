@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use memgroup::{ChargeError, Group, GroupId, PeakReader};
 
 use crate::consumers::{Consumers, Place};
+use crate::runs::Runs;
 
 /// Refused growths of the longest pause.
 const PAUSE_MOST: u32 = 1024;
@@ -43,6 +44,7 @@ struct Level {
     group: Group,
     above: Option<Arc<Level>>,
     below: Mutex<Below>,
+    runs: Runs,
 }
 
 /// The queries of a level.
@@ -60,7 +62,8 @@ static ROOTS: Mutex<Vec<(Group, Weak<Level>)>> = Mutex::new(Vec::new());
 impl Level {
     /// The level of a group, listed in those above.
     fn of(group: &Group) -> Arc<Level> {
-        let level = |above| Arc::new(Level { group: group.clone(), above, below: Mutex::default() });
+        let (below, runs) = (Mutex::default(), Runs::default());
+        let level = |above| Arc::new(Level { group: group.clone(), above, below, runs });
         let Some(parent) = group.parent() else {
             let mut roots = lock(&ROOTS);
             // An entry before may be of a level that is being dropped.
@@ -196,6 +199,11 @@ impl Member {
         below.queries.push(Arc::downgrade(&member));
         drop(below);
         member
+    }
+
+    /// The queries in the groups beside this one, and this one.
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.level.above.as_ref().unwrap_or(&self.level).runs
     }
 
     /// The next growth of a consumer that can spill looks at all of them.

@@ -54,6 +54,12 @@ enum Refuser<'a> {
     Allocated(&'a Group),
 }
 
+/// Whether a query may hold `bytes` in the group that refused, once other queries have freed theirs.
+fn may_fit(error: &ChargeError, bytes: u64) -> bool {
+    let most = error.max().map_or(BYTES_MAX, |max| max.saturating_sub(error.reserved()));
+    error.is_by_share() || bytes <= most
+}
+
 /// Admitted bytes that a growth takes. They go back unless it is made.
 struct Admitted<'p> {
     pool: &'p GroupPool,
@@ -308,7 +314,7 @@ impl GroupPool {
             None => self.group.try_charge_by(missing as u64, Effort::Count).ok(),
         };
         charge.ok_or_else(|| {
-            if !can_spill {
+            if !can_spill && may_fit(error, goal as u64) {
                 self.member.want(goal as u64);
             }
             self.refusal(reservation, additional, &Refuser::Tree(error))

@@ -1,28 +1,28 @@
 //! The queries of a tenant that run at one time, and the turn of the one that is begun anew.
 //!
 //! A query that ran out of memory beside others of its tenant would run out again, because those hold the memory. So it waits until they have freed as
-//! much as it wanted, and then has a plan for the room that there is. One query at a time waits for room, and has the turn
-//! until it ends.
+//! much as it wanted, which is charged to it at once. Then it has a plan for the room that there is. One query at a time waits for room, and has the
+//! turn until it ends.
 //!
-//! - I1. Waits are futures. Caches shrink for them on a thread of the runtime that may block. A query that waits holds no memory.
-//! - I2. All waits of a query together have one deadline. A query that another one runs as a part of itself waits so long for its turn.
+//! - I1. Waits are futures. One query of a tenant at a time waits for room on a thread of the runtime that may block, where caches shrink for it. A query
+//!   that waits holds no memory.
+//! - I2. All waits of a query together have one deadline, which also ends its repetitions. A query that another one runs as a part of itself waits so long for its turn.
 
-use std::iter;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use memgroup::{Effort, Group};
+use memgroup::{Charge, Effort, Group};
 use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// The most that a query waits in all.
 const WAIT_MOST: Duration = Duration::from_secs(60);
-/// How often a query looks whether there is room.
+/// How often a query that waits looks whether others run.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The queries of one tenant.
+/// The queries right below one group.
 #[derive(Default)]
 pub(crate) struct Runs {
     running: AtomicUsize,
@@ -44,15 +44,18 @@ impl Run<'_> {
         Run { runs, turn: None, deadline: None }
     }
 
-    /// Waits for the turn, and then for room for `bytes` in `group`. Returns whether there is room. It ends without room when no other query runs.
-    pub(crate) async fn wait(&mut self, group: &Group, bytes: u64) -> bool {
-        let mut levels = iter::successors(Some(group.clone()), Group::parent);
-        if bytes == 0 || levels.any(|level| level.max().is_some_and(|max| max < bytes)) {
-            return false;
+    /// Waits for the turn, and then for room for `bytes` in `group`. Returns the charge of them. It ends without one when no other query runs,
+    /// and at the deadline of all waits.
+    pub(crate) async fn wait(&mut self, group: &Group, bytes: u64) -> Option<Charge> {
+        if bytes == 0 {
+            return None;
         }
-        let waiting = Waiting::of(self.runs);
+        let _waiting = Waiting::of(self.runs);
         let others_run = || self.runs.running.load(Ordering::Relaxed) > 0;
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_MOST);
+        if Instant::now() >= deadline {
+            return None;
+        }
         if self.turn.is_none() {
             let (mut turn, mut alone) = (
                 pin!(self.runs.turn.lock()),
@@ -67,23 +70,23 @@ impl Run<'_> {
                 self.turn = Some(turn);
             }
         }
-        let mut has_room = group.headroom() >= bytes;
-        if !has_room {
-            // Caches shrink on a thread that may block.
-            let caches = group.clone();
-            let shrink = move || caches.try_charge_by(bytes, Effort::Reclaim).is_ok();
-            has_room = tokio::task::spawn_blocking(shrink).await.unwrap_or(false);
-        }
-        let room = async {
-            while group.headroom() < bytes && others_run() {
-                sleep(LOOK_AGAIN).await;
+        let (waiter, until) = (group.clone(), deadline.into_std());
+        let mut room = tokio::task::spawn_blocking(move || {
+            loop {
+                waiter.wait_for_room(bytes, until).ok()?;
+                if let Ok(charge) = waiter.try_charge_by(bytes, Effort::Reclaim) {
+                    return Some(charge);
+                }
             }
-        };
-        if !has_room {
-            _ = timeout_at(deadline, room).await;
+        });
+        loop {
+            match timeout(LOOK_AGAIN, &mut room).await {
+                Ok(ended) => return ended.ok().flatten(),
+                // Again and again: the wait may not have begun yet.
+                Err(_) if !others_run() => _ = group.wake_waiters(),
+                Err(_) => {}
+            }
         }
-        drop(waiting);
-        has_room || group.headroom() >= bytes
     }
 }
 
@@ -112,20 +115,55 @@ impl Drop for Run<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use datafusion::execution::memory_pool::MemoryConsumer;
     use futures_util::FutureExt as _;
     use memgroup::{Config, Hierarchy};
 
     use super::*;
+    use crate::pool::GroupPool;
 
     #[test]
-    fn a_query_does_not_wait_for_no_bytes_or_for_those_beyond_a_limit() {
+    fn a_query_does_not_wait_for_no_bytes() {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let query = hierarchy.get_or_create("/tenant/query").unwrap();
-        query.parent().unwrap().set_max(1000).unwrap();
         let runs = Runs::default();
         let (mut run, _other) = (Run::of(&runs), Run::of(&runs));
-        assert_eq!(run.wait(&query, 0).now_or_never(), Some(false));
-        assert_eq!(run.wait(&query, 1001).now_or_never(), Some(false));
+        assert!(run.wait(&query, 0).now_or_never().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_query_does_not_lack_bytes_beyond_a_limit() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let [query, other] =
+            ["/tenant/query", "/tenant/other"].map(|path| hierarchy.get_or_create(path).unwrap());
+        query.parent().unwrap().set_max(1000).unwrap();
+        let _held = other.try_charge(900).unwrap();
+        let pool = Arc::new(GroupPool::new(&hierarchy, &query));
+        let rows = MemoryConsumer::new("rows").register(&(Arc::clone(&pool) as _));
+        rows.try_grow(1001).unwrap_err();
+        assert_eq!(pool.lacked(), 0);
+        rows.try_grow(1000).unwrap_err();
+        assert_eq!(pool.lacked(), 1000);
+    }
+
+    #[tokio::test]
+    async fn the_room_that_a_query_waited_for_is_its_own() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let [query, other] =
+            ["/tenant/query", "/tenant/other"].map(|path| hierarchy.get_or_create(path).unwrap());
+        query.parent().unwrap().set_max(1000).unwrap();
+        let held = other.try_charge(900).unwrap();
+        let runs = Runs::default();
+        let (mut run, _other) = (Run::of(&runs), Run::of(&runs));
+        let (charge, ()) = tokio::join!(run.wait(&query, 200), async {
+            sleep(2 * LOOK_AGAIN).await;
+            drop(held);
+        });
+        assert_eq!(query.usage_exact(), 200);
+        drop(charge);
+        assert_eq!(query.usage_exact(), 0);
     }
 
     #[tokio::test]
@@ -136,9 +174,9 @@ mod tests {
         let held = query.try_charge(900).unwrap();
         let runs = Runs::default();
         let wait = async |mut run: Run<'_>| {
-            let has_room = run.wait(&query, 200).await;
+            let charge = run.wait(&query, 200).await;
             assert!(Instant::now() < run.deadline.unwrap(), "it ends before the deadline");
-            has_room
+            charge.is_some()
         };
         let (one, two) = (Run::of(&runs), Run::of(&runs));
         assert_eq!(tokio::join!(wait(one), wait(two)), (false, false));

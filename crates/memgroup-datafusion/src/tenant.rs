@@ -25,7 +25,7 @@ use crate::exec::{Figures, GroupRule};
 use crate::fit::{EIGHTHS, Fit};
 use crate::place::{Place, Placed};
 use crate::pool::GroupPool;
-use crate::runs::{Run, Runs};
+use crate::runs::Run;
 use crate::spill::SpillFiles;
 
 /// The most that a query waits for the tasks of its last plan, before it is begun anew.
@@ -43,7 +43,6 @@ pub struct Tenant {
     patience: Duration,
     state: SessionState,
     disk: DiskManagerBuilder,
-    runs: Arc<Runs>,
 }
 
 fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusionError {
@@ -61,7 +60,6 @@ impl Tenant {
             patience: PATIENCE,
             state: context.state(),
             disk: DiskManagerBuilder::default(),
-            runs: Arc::default(),
         }
     }
 
@@ -288,7 +286,7 @@ impl Query {
     /// # Errors
     /// That of the part; [`DataFusionError::ResourcesExhausted`] if the query is stopped.
     pub async fn run<T>(&self, part: impl Future<Output = Result<T>>) -> Result<T> {
-        let _run = Run::of(&self.tenant.runs);
+        let _run = Run::of(self.pool.member().runs());
         match self.tasks.track(Placed::new(part, self.place.clone())).await {
             Ok(result) => result,
             Err(ended) => Err(resources_datafusion_err!("{ended}")),
@@ -297,9 +295,10 @@ impl Query {
 
     /// Runs SQL and returns all of its rows.
     ///
-    /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for the growth that was
-    /// refused, a minute at most. It then has another plan of the same size. Each further plan is for half the memory, until a plan cannot be
-    /// smaller. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
+    /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for all that it held and the
+    /// growth that was refused. That room is the query's until its end. All waits end a minute after the first one began. The first plan after a wait is for all
+    /// that the query can hold then. Each further plan is for half the memory, until a plan cannot be smaller. A plan of the least size is begun anew only after
+    /// a wait. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
     /// As [`run`](Query::run); a query that is stopped is not begun anew.
@@ -308,7 +307,7 @@ impl Query {
         // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
         let (mut plan, mut may_begin_anew) = (None, true);
         let eighths = Eighths(&self.pool);
-        let (mut run, mut may_repeat) = (Run::of(&self.tenant.runs), true);
+        let (mut run, mut is_first) = (Run::of(self.pool.member().runs()), true);
         loop {
             eighths.set(fit);
             self.pool.member().forget_wanted();
@@ -323,11 +322,7 @@ impl Query {
             };
             let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;
-            let smaller = fit.and_then(Fit::smaller);
-            if !may_begin_anew
-                || smaller.is_none() && !may_repeat
-                || !result.as_ref().is_err_and(is_out_of_memory)
-            {
+            if !may_begin_anew || !result.as_ref().is_err_and(is_out_of_memory) {
                 return result;
             }
             // DataFusion's tasks end by themselves, some time after their query.
@@ -337,19 +332,18 @@ impl Query {
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            // One more plan may be of the same size.
-            let may_wait = mem::take(&mut may_repeat);
-            let wait = async { may_wait && run.wait(&self.group, self.pool.lacked()).await };
-            let has_room = self.tasks.track(wait).await;
-            let next = match has_room.map_err(|ended| resources_datafusion_err!("{ended}"))? {
-                true => self.tenant.fit(&self.pool),
-                false if smaller.is_some() => smaller,
-                false => return result,
+            let room = self.tasks.track(run.wait(&self.group, self.pool.lacked())).await;
+            let room = room.map_err(|ended| resources_datafusion_err!("{ended}"))?;
+            let has_room = room.map(|room| self.pool.admit(room)).is_some();
+            fit = match fit.and_then(Fit::smaller) {
+                // One more plan is of the same size.
+                _ if has_room && mem::take(&mut is_first) => self.tenant.fit(&self.pool),
+                None if !has_room => return result,
+                smaller => smaller.or(fit),
             };
             // ORDERING: Relaxed; a number by itself.
             self.begun_anew.fetch_add(1, Ordering::Relaxed);
-            context = self.tenant.context(self.context.state(), &self.pool, &self.figures, next)?;
-            fit = next;
+            context = self.tenant.context(self.context.state(), &self.pool, &self.figures, fit)?;
         }
     }
 

@@ -14,7 +14,9 @@ use datafusion::common::DataFusionError;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::datasource::MemTable;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool};
+use datafusion::execution::memory_pool::{
+    FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation,
+};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -331,9 +333,10 @@ async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
     (0..8).for_each(|_| sort.try_grow(1 << 20).unwrap());
 }
 
-/// Rows that need 20 MiB for a while. They note the rows a batch of each attempt.
+/// Rows that need 20 MiB for a while, in so many growths. They note the rows a batch of each attempt.
 #[derive(Debug)]
 struct Needs {
+    growths: usize,
     schema: Arc<Schema>,
     attempts: Mutex<Vec<usize>>,
 }
@@ -346,9 +349,9 @@ impl PartitionStream for Needs {
     fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
         self.attempts.lock().unwrap().push(context.session_config().batch_size());
         let held = MemoryConsumer::new("rows").register(context.memory_pool());
-        let schema = Arc::clone(&self.schema);
+        let (schema, growths) = (Arc::clone(&self.schema), self.growths);
         let rows = futures_util::stream::once(async move {
-            held.try_grow(20 << 20)?;
+            (0..growths).try_for_each(|_| held.try_grow((20 << 20) / growths))?;
             tokio::time::sleep(Duration::from_millis(20)).await;
             Ok(RecordBatch::new_empty(schema))
         });
@@ -356,23 +359,33 @@ impl PartitionStream for Needs {
     }
 }
 
-/// A tenant of 36 MiB with a table `rows` of such rows. Its growths do not wait.
-fn needs(hierarchy: &Hierarchy) -> (Tenant, Arc<Needs>) {
+/// Two values for a tenant of 36 MiB with a table `rows` of such rows. Growths do not wait.
+fn needs(hierarchy: &Hierarchy, growths: usize) -> ([Tenant; 2], Arc<Needs>) {
     let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
-    let rows = Arc::new(Needs { schema: Arc::clone(&schema), attempts: Mutex::default() });
+    let rows = Arc::new(Needs { growths, schema: Arc::clone(&schema), attempts: Mutex::default() });
     let table = StreamingTable::try_new(schema, vec![Arc::clone(&rows) as _]).unwrap();
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     context.register_table("rows", Arc::new(table)).unwrap();
     let group = hierarchy.create("/tenant").unwrap();
     group.set_max(36 << 20).unwrap();
-    (Tenant::new(hierarchy, &group, &context).patience(Duration::ZERO), rows)
+    let tenant = || Tenant::new(hierarchy, &group, &context).patience(Duration::ZERO);
+    ([tenant(), tenant()], rows)
 }
 
-/// Holds so many bytes in a query that runs, until `free`, and lets the query run until `end`.
-async fn hold(query: &Query, bytes: usize, free: impl Future<Output = ()>, end: impl Future<Output = ()>) {
+fn held(query: &Query, bytes: usize) -> MemoryReservation {
     let pool: Arc<dyn MemoryPool> = query.pool().clone();
     let held = MemoryConsumer::new("held").register(&pool);
     held.try_grow(bytes).unwrap();
+    held
+}
+
+/// Runs a query that holds these bytes until `free`, and runs until `end`.
+async fn hold(
+    query: &Query,
+    held: MemoryReservation,
+    free: impl Future<Output = ()>,
+    end: impl Future<Output = ()>,
+) {
     let part = async {
         free.await;
         drop(held);
@@ -382,8 +395,8 @@ async fn hold(query: &Query, bytes: usize, free: impl Future<Output = ()>, end: 
     query.run(part).await.unwrap();
 }
 
-async fn until_refused(query: &Query) {
-    while query.pool().refused() == 0 {
+async fn until_refused(query: &Query, times: u64) {
+    while query.pool().refused() < times {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -391,10 +404,12 @@ async fn until_refused(query: &Query) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_query_waits_for_the_room_that_another_one_of_its_tenant_frees() {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    let (tenant, rows) = needs(&hierarchy);
-    let (query, other) = (tenant.begin("query").unwrap(), tenant.begin("other").unwrap());
+    let ([tenant, again], rows) = needs(&hierarchy, 1);
+    let other = tenant.begin("other").unwrap();
+    let query = again.begin("query").unwrap();
+    let held = held(&other, 28 << 20);
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
-    let holds = hold(&other, 28 << 20, until_refused(&query), async { end.await.unwrap() });
+    let holds = hold(&other, held, until_refused(&query, 1), async { end.await.unwrap() });
     let collects = async {
         query.collect("select key from rows").await.unwrap();
         ended.send(()).unwrap();
@@ -405,17 +420,43 @@ async fn a_query_waits_for_the_room_that_another_one_of_its_tenant_frees() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_is_begun_anew_as_long_as_others_free_memory_for_it() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let ([tenant, again], rows) = needs(&hierarchy, 20);
+    let (other, query) = (tenant.begin("other").unwrap(), again.begin("query").unwrap());
+    let (held, (ended, end)) = (held(&other, 30 << 20), tokio::sync::oneshot::channel::<()>());
+    // Room for one more growth after each refusal.
+    let frees = async {
+        for times in 1..=14 {
+            until_refused(&query, times).await;
+            held.shrink(1 << 20);
+        }
+        end.await.unwrap();
+        Ok(())
+    };
+    let collects = async {
+        query.collect("select key from rows").await.unwrap();
+        ended.send(()).unwrap();
+    };
+    let (ran, ()) = tokio::join!(other.run(frees), collects);
+    ran.unwrap();
+    let attempts = rows.attempts.lock().unwrap();
+    assert_eq!((attempts[0], attempts.last()), (BATCH, Some(&1024)));
+    assert_eq!((attempts.len() as u64, query.end().begun_anew), (15, 14));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_of_a_tenant_are_begun_anew_one_after_the_other() {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    let (tenant, rows) = needs(&hierarchy);
+    let ([tenant, again], rows) = needs(&hierarchy, 1);
     let (one, two, other) =
-        (tenant.begin("one").unwrap(), tenant.begin("two").unwrap(), tenant.begin("other").unwrap());
+        (again.begin("one").unwrap(), tenant.begin("two").unwrap(), tenant.begin("other").unwrap());
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
     let free = async {
-        until_refused(&one).await;
-        until_refused(&two).await;
+        until_refused(&one, 1).await;
+        until_refused(&two, 1).await;
     };
-    let holds = hold(&other, 28 << 20, free, async { end.await.unwrap() });
+    let holds = hold(&other, held(&other, 28 << 20), free, async { end.await.unwrap() });
     let collects = async {
         let sql = "select key from rows";
         let (first, second) = tokio::join!(one.collect(sql), two.collect(sql));
