@@ -44,6 +44,10 @@ impl Run<'_> {
         Run { runs, turn: None, deadline: None }
     }
 
+    pub(crate) fn is_beside_others(&self) -> bool {
+        self.runs.running.load(Ordering::Relaxed) > 1
+    }
+
     /// Waits for the turn, and then for room for `bytes` in `group`. Returns the charge of them. It ends without one when no other query runs,
     /// and at the deadline of all waits.
     pub(crate) async fn wait(&mut self, group: &Group, bytes: u64) -> Option<Charge> {

@@ -298,7 +298,7 @@ impl Query {
     /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for all that it held and the
     /// growth that was refused. That room is the query's until its end. All waits end a minute after the first one began. The first plan after a wait is for all
     /// that the query can hold then. Each further plan is for half the memory, until a plan cannot be smaller. A plan of the least size is begun anew only after
-    /// a wait. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
+    /// a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
     /// As [`run`](Query::run); a query that is stopped is not begun anew.
@@ -338,7 +338,8 @@ impl Query {
             fit = match fit.and_then(Fit::smaller) {
                 // One more plan is of the same size.
                 _ if has_room && mem::take(&mut is_first) => self.tenant.fit(&self.pool),
-                None if !has_room => return result,
+                // Without other queries it would run out again.
+                None if !has_room || !run.is_beside_others() => return result,
                 smaller => smaller.or(fit),
             };
             // ORDERING: Relaxed; a number by itself.

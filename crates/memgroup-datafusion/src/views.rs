@@ -2,7 +2,8 @@
 //!
 //! DataFusion reads texts from Parquet as views into the pages of a file. A batch keeps whole pages, and their bytes count for each batch that has a view
 //! into them: some MiB for a thousand rows of 30 bytes. So a plan with few rows a batch would need as much memory as one with many, and
-//! would write it to disk more often. A scan with compacted views hands on batches with a copy of their own bytes.
+//! would write it to disk more often. A join returns views into all batches of one side, so one of its batches counts as much as that side.
+//! A scan or a join with compacted views hands on batches with a copy of their own bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use datafusion::common::{Result, internal_err};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures_util::StreamExt as _;
@@ -25,7 +27,7 @@ use crate::node::hands_on_its_input;
 /// Buffers that are less than so many times as long as their views show stay as they are.
 const TIMES: usize = 2;
 
-/// Puts a node `CompactExec` above each scan of a plan that returns texts or bytes as views. It copies the bytes that a batch shows, where the batch
+/// Puts a node `CompactExec` above each scan and each join of a plan that returns texts or bytes as views. It copies the bytes that a batch shows, where the batch
 /// keeps more than twice as many. Views within lists and structs stay as they are. [`Tenant::begin`](crate::Tenant::begin) does it for its plans.
 ///
 /// ```
@@ -49,13 +51,20 @@ const TIMES: usize = 2;
 pub fn compact_views(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let is_view = |field: &FieldRef| matches!(field.data_type(), DataType::Utf8View | DataType::BinaryView);
     let compact = |node: Arc<dyn ExecutionPlan>| {
-        let reads_views = node.is::<DataSourceExec>() && node.schema().fields().iter().any(is_view);
-        Ok(match reads_views {
+        let has_foreign_bytes = node.is::<DataSourceExec>() || is_join(node.as_ref());
+        Ok(match has_foreign_bytes && node.schema().fields().iter().any(is_view) {
             true => Transformed::yes(Arc::new(CompactExec { input: node }) as Arc<dyn ExecutionPlan>),
             false => Transformed::no(node),
         })
     };
     plan.transform_up(compact).data()
+}
+
+fn is_join(node: &dyn ExecutionPlan) -> bool {
+    node.is::<HashJoinExec>()
+        || node.is::<SortMergeJoinExec>()
+        || node.is::<NestedLoopJoinExec>()
+        || node.is::<CrossJoinExec>()
 }
 
 /// The same rows. Views keep their own bytes alone.
@@ -83,7 +92,7 @@ fn copied<T: ByteViewType + ?Sized>(array: &GenericByteViewArray<T>) -> Option<A
     (kept > TIMES * array.total_buffer_bytes_used()).then(|| Arc::new(array.gc()) as ArrayRef)
 }
 
-/// The node over a scan. It has no metrics: a scheduler of Ballista counts those of the plan that it sent.
+/// The node over a scan or a join. It has no metrics: a scheduler of Ballista counts those of the plan that it sent.
 #[derive(Debug)]
 struct CompactExec {
     input: Arc<dyn ExecutionPlan>,
@@ -120,7 +129,9 @@ impl ExecutionPlan for CompactExec {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::prelude::SessionContext;
+    use datafusion::arrow::array::Int32Array;
+    use datafusion::physical_plan::collect;
+    use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::*;
 
@@ -159,6 +170,10 @@ mod tests {
         assert_eq!(compacted(none).unwrap().num_rows(), 0);
     }
 
+    fn nodes(plan: &dyn ExecutionPlan) -> String {
+        datafusion::physical_plan::displayable(plan).indent(false).to_string()
+    }
+
     #[tokio::test]
     async fn a_scan_of_views_has_a_node_above_and_one_of_numbers_has_none() {
         let plan = async |column: ArrayRef| {
@@ -167,12 +182,29 @@ mod tests {
             let plan = context.sql("select value from rows order by value").await.unwrap();
             compact_views(plan.create_physical_plan().await.unwrap()).unwrap()
         };
-        let nodes = |plan: &Arc<dyn ExecutionPlan>| {
-            datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string()
+        let views = nodes(plan(Arc::new(texts(100))).await.as_ref());
+        assert!(views.contains("CompactExec: views\n    DataSourceExec"), "{views}");
+        let numbers = Arc::new(Int32Array::from(vec![1, 2]));
+        let numbers = nodes(plan(numbers).await.as_ref());
+        assert!(!numbers.contains("CompactExec"), "{numbers}");
+    }
+
+    #[tokio::test]
+    async fn batches_of_a_join_keep_little_of_the_other_batches() {
+        let context = SessionContext::new_with_config(SessionConfig::new().with_batch_size(1000));
+        let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(0..50_000));
+        let rows = |text: &str| batch(vec![("key", Arc::clone(&keys)), (text, Arc::new(texts(50_000)))]);
+        context.register_batch("one", rows("a")).unwrap();
+        context.register_batch("two", rows("b")).unwrap();
+        let plan = context.sql("select a, b from one join two using (key)").await.unwrap();
+        let plan = plan.create_physical_plan().await.unwrap();
+        let most = async |plan: Arc<dyn ExecutionPlan>| {
+            let batches = collect(plan, context.task_ctx()).await.unwrap();
+            assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 50_000);
+            batches.iter().map(RecordBatch::get_array_memory_size).max().unwrap()
         };
-        let views = plan(Arc::new(texts(100))).await;
-        assert!(nodes(&views).contains("CompactExec: views\n    DataSourceExec"), "{}", nodes(&views));
-        let numbers = plan(Arc::new(datafusion::arrow::array::Int32Array::from(vec![1, 2]))).await;
-        assert!(!nodes(&numbers).contains("CompactExec"), "{}", nodes(&numbers));
+        let kept = most(Arc::clone(&plan)).await;
+        let compact = most(compact_views(plan).unwrap()).await;
+        assert!(kept > 1_500_000 && compact < 300_000, "{kept} {compact}");
     }
 }

@@ -267,7 +267,7 @@ pub(crate) fn unix_us() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixListener;
 
     use super::find::Program;
@@ -303,6 +303,7 @@ mod tests {
         thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let (mut stream, _) = listener.accept().expect("a connection");
+                assert!(stream.read(&mut [0; 1 << 10]).expect("a request") > 0);
                 stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\n").expect("a head");
                 let piece = [b' '; 1 << 16];
                 (0..ENDLESS / piece.len()).take_while(|_| stream.write_all(&piece).is_ok()).count()
