@@ -115,7 +115,7 @@ impl Shared {
                 state.keeping.iter().map(|(&handle, open)| (handle, Arc::clone(open))).collect();
             // Later than a worker with short callbacks: a handle of this thread would keep a removed group for a moment.
             let slow = state.removals.values().filter(|removal| removal.began.elapsed() >= TICK);
-            let slow: Vec<_> = slow.map(|removal| removal.group.clone()).collect();
+            let slow: Vec<_> = slow.map(|removal| removal.group).collect();
             (polled, keeping, slow)
         };
         for group in slow {

@@ -271,7 +271,8 @@ mod tests {
         assert!(matches!(unix(&path).unwrap_err(), ListenError::Taken(_)), "it has no lock, and answers");
         drop(foreign);
         assert!(path.exists());
-        let (_, socket) = unix(&path).unwrap();
+        // While it listens, no other file gets the number of its inode.
+        let (_listener, socket) = unix(&path).unwrap();
         assert_eq!(names(folder.path()), ["m.sock", "m.sock.lock"], "a stale socket was replaced");
         // Another server took the path by force: its socket stays.
         fs::remove_file(&path).unwrap();

@@ -14,7 +14,7 @@ pub(super) struct Groups<'s> {
 }
 
 /// Bytes that a group takes at most while groups are parted.
-pub(super) const EACH: usize = 8 * size_of::<usize>();
+pub(super) const EACH: usize = 8 * size_of::<&GroupSnapshot>();
 
 /// Parts the online groups: the `most` with the most usage, and the others. Of two with the same usage the one that is listed first is shown, so a
 /// parent comes before its children. The root is always shown. A removed group has no series: another group may have its path.

@@ -14,7 +14,7 @@ const MOST: usize = 8;
 const AGES: Duration = Duration::from_secs(100_000);
 const LONG: Times = Times { head: AGES, body: AGES, idle: AGES, write: AGES, answer: AGES };
 
-/// Few places, and no deadlines. Without a history, what a server charges is known from the tree.
+/// Few places, and no deadlines. Without a history, the charge of a server follows from its tree.
 fn settings(serve: Serve) -> Serve {
     serve.connections(MOST).times(LONG).cpu_percent(100).metrics_groups(300).history_groups(0)
 }
