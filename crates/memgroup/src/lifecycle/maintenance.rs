@@ -236,20 +236,22 @@ impl Steps {
     /// Goes on with the pass until its time is over. Whether work is left.
     fn run(&mut self, shared: &'static Shared, done: &mut Maintained) -> bool {
         let now = Instant::now();
-        let pace = Pace::step(now);
         if self.is_held_back(now) {
             return true;
         }
+        let pace = Pace::step(now);
         free_ripe(shared, &pace, done);
         return_pages(shared, now, false, &pace, done);
         self.gives_up |= is_worth_it(shared, &shared.tree.lock());
-        if self.gives_up && !pace.is_over() {
+        if self.gives_up && pace.goes_on() {
             self.give_up(shared, &pace, done);
         }
-        if pace.is_over() {
+        // Steps that are late begin a period too, once they have given up as much as may wait for one.
+        let limbo = limbo_bytes(shared);
+        if !pace.goes_on() && limbo < LIMBO_MOST {
             return true;
         }
-        if limbo_bytes(shared) < FREED_LEAST {
+        if limbo < FREED_LEAST {
             return false;
         }
         self.period = Some((grace::begin(Form::Expedited), now, now));
@@ -277,12 +279,12 @@ impl Steps {
         let bytes_max = part.max(LIMBO_MOST).saturating_sub(limbo_bytes(shared));
         self.move_left += records::free_kept(shared, bytes_max, pace, done);
         self.move_left += records::demote_removed(shared, bytes_max, pace, done);
-        if shared.config.relocate && !pace.is_over() {
+        if shared.config.relocate && pace.goes_on() {
             let before = done.moved_bytes;
             records::relocate(shared, self.move_left, pace, done);
             self.move_left = self.move_left.saturating_sub(done.moved_bytes - before);
         }
-        if !pace.is_over() && shared.tree.lock().kept() == 0 {
+        if pace.goes_on() && shared.tree.lock().kept() == 0 {
             (self.gives_up, self.move_left) = (false, 0);
         }
     }
@@ -379,15 +381,15 @@ fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn()) {
 fn free_ripe(shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
     let most = pace.at_once(8, usize::MAX);
     let last_look = |old: &_, tag| residence::last_look(shared, old, tag);
-    while !pace.is_over() && shared.memory.stocks.reclaim_some(most, last_look).blocks == most {}
+    while pace.goes_on() && pace.counts(shared.memory.stocks.reclaim_some(most, last_look).blocks == most) {}
     for store in shared.statistics.stores() {
-        while !pace.is_over() && store.reclaim(most) {}
+        while pace.goes_on() && pace.counts(store.reclaim(most)) {}
     }
     let most = pace.at_once(1, usize::MAX);
-    while !pace.is_over() && shared.has_limbo() {
+    while pace.goes_on() && shared.has_limbo() {
         let bytes = shared.reclaim_nodes(most, || pace.have_flushes_ended(shared));
         done.node_bytes += bytes;
-        if bytes == 0 {
+        if !pace.counts(bytes > 0) {
             return;
         }
     }
@@ -396,11 +398,11 @@ fn free_ripe(shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
 /// Returns pages without live records to the system.
 fn return_pages(shared: &'static Shared, now: Instant, all: bool, pace: &Pace, done: &mut Maintained) {
     for arena in memory::all(shared).map(|records| records.arena()) {
-        while !pace.is_over() {
+        while pace.goes_on() {
             let most = pace.at_once(16, PAGES_HELD_MAX as usize);
             let returned = if all { arena.depopulate_now(most) } else { arena.depopulate(now, most) };
             done.pages_held_max = done.pages_held_max.max(returned.pages as u64);
-            if !returned.more || returned.pages == 0 {
+            if !pace.counts(returned.pages > 0) || !returned.more {
                 done.more |= returned.more;
                 break;
             }

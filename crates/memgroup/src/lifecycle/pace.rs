@@ -1,7 +1,8 @@
 //! Pace: how much of a pass of maintenance is done on end.
 //!
-//! - B1. A step looks at the clock after each group, page run and batch of freed blocks. After `STEP` it begins nothing more, but it does
-//!   `PIECES_LEAST` of them: so a step gets somewhere also where its thread is interrupted. Calls of the allocator and of the system count.
+//! - B1. A step looks at the clock before each group, page run and batch of freed blocks. After `STEP` it begins nothing more, but it does
+//!   `PIECES_LEAST` of them: so a step gets somewhere also where its thread is interrupted. A look that finds nothing to do is no piece: on a slow
+//!   machine such looks take longer than `STEP`. Calls of the allocator and of the system count.
 //! - B2. A step waits for no flush and for no grace period.
 
 use core::cell::Cell;
@@ -21,17 +22,17 @@ const PIECES_LEAST: u32 = 8;
 /// A whole pass, of a caller that asked for it; or a step of one, on the time of a call that did not.
 pub(crate) struct Pace {
     until: Option<Instant>,
-    /// How often the step has looked at the clock.
-    looks: Cell<u32>,
+    /// Pieces of work that the step has begun.
+    pieces: Cell<u32>,
 }
 
 impl Pace {
     pub(crate) fn whole() -> Pace {
-        Pace { until: None, looks: Cell::new(0) }
+        Pace { until: None, pieces: Cell::new(0) }
     }
 
     pub(crate) fn step(now: Instant) -> Pace {
-        Pace { until: Some(now + STEP), looks: Cell::new(0) }
+        Pace { until: Some(now + STEP), pieces: Cell::new(0) }
     }
 
     /// The most pieces of work until the next look at the clock: in a step, and in a whole pass.
@@ -39,11 +40,16 @@ impl Pace {
         if self.until.is_some() { in_step } else { in_pass }
     }
 
-    /// Whether a step begins nothing more.
-    pub(crate) fn is_over(&self) -> bool {
-        let looks = self.looks.get();
-        self.looks.set(looks + 1);
-        self.until.is_some_and(|until| looks >= PIECES_LEAST && Instant::now() >= until)
+    /// Whether a step begins another piece.
+    pub(crate) fn goes_on(&self) -> bool {
+        let is_late = |until| self.pieces.get() >= PIECES_LEAST && Instant::now() >= until;
+        !self.until.is_some_and(is_late)
+    }
+
+    /// Counts a piece if the caller did one. Returns whether it did.
+    pub(crate) fn counts(&self, did_one: bool) -> bool {
+        self.pieces.set(self.pieces.get() + u32::from(did_one));
+        did_one
     }
 
     /// The turn to flush. A step has it only if it is free. The caller holds no turn and not the tree lock.
@@ -67,8 +73,10 @@ mod tests {
     #[test]
     fn a_step_that_is_late_does_its_least_pieces_and_no_more() {
         let late = Pace::step(Instant::now().checked_sub(STEP).unwrap());
-        assert_eq!((0..2 * PIECES_LEAST).filter(|_| !late.is_over()).count(), PIECES_LEAST as usize);
+        assert!((0..2 * PIECES_LEAST).all(|_| late.goes_on() && !late.counts(false)), "no piece was done");
+        let pieces = (0..2 * PIECES_LEAST).filter(|_| late.goes_on() && late.counts(true));
+        assert_eq!(pieces.count(), PIECES_LEAST as usize);
         let whole = Pace::whole();
-        assert!((0..2 * PIECES_LEAST).all(|_| !whole.is_over()));
+        assert!((0..2 * PIECES_LEAST).all(|_| whole.counts(true) && whole.goes_on()));
     }
 }

@@ -61,11 +61,12 @@ fn steps(
 pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, pace: &Pace, done: &mut Maintained) -> u64 {
     let each = memory::group_bytes(shared);
     let (mut freed, mut more) = (0, true);
-    while more && !pace.is_over() {
+    while more && pace.goes_on() {
         let mut tree = shared.tree.lock();
         more = steps(shared, each, done, |_| {
-            let is_over = freed >= bytes_max || pace.is_over();
-            let id = if is_over { None } else { tree.strip() }?;
+            let goes_on = freed < bytes_max && pace.goes_on();
+            let id = if goes_on { tree.strip() } else { None }?;
+            pace.counts(true);
             // A group that the system refused a node for leaves a place without one.
             shared.node(id).into_iter().for_each(residence::free_records);
             if let Some(chunk) = tree.bare_chunk(id) {
@@ -113,7 +114,7 @@ pub(crate) fn demote_removed(
     let page = shared.memory.stocks.arena().page().bytes() as u64;
     let most = pace.at_once(1, (PAGES_HELD_MAX * page / each).clamp(1, GROUPS_HELD_MAX) as usize);
     let mut taken = 0;
-    while taken < bytes_max && !pace.is_over() {
+    while taken < bytes_max && pace.goes_on() {
         let groups: Vec<GroupId> = {
             let mut tree = shared.tree.lock();
             let removed = std::iter::from_fn(|| tree.take_departed()).filter_map(|id| shared.node(id));
@@ -128,6 +129,7 @@ pub(crate) fn demote_removed(
             groups.iter().for_each(|id| tree.depart_again(NodeId(id.node())));
             break;
         }
+        pace.counts(true);
         taken += groups.len() as u64 * each;
     }
     taken
@@ -240,7 +242,8 @@ impl Moving {
                 done.more = true;
                 return None;
             }
-            let relocation = if pace.is_over() { None } else { records.next_move() }?;
+            let relocation = if pace.goes_on() { records.next_move() } else { None }?;
+            pace.counts(true);
             let node = shared.node(NodeId(relocation.owner()));
             let Some(node) = node.filter(|node| relocation.is_current(record(node))) else {
                 // Unlinked meanwhile: given up instead of moved.
