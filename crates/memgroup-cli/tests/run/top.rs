@@ -128,6 +128,7 @@ fn waits_while_the_queue_of_connections_is_full() {
         listener.accept().expect("a connection");
     }
     let (mut stream, _) = listener.accept().expect("that of the program");
+    assert!(stream.read(&mut [0; 1 << 10]).expect("a request") > 0);
     stream.write_all(b"HTTP/1.1 418 \r\ncontent-length: 0\r\n\r\n").expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     assert!(stderr(&output).contains("the answer has the status 418"), "{}", stderr(&output));
@@ -190,6 +191,7 @@ fn sends_no_token_to_a_program_of_another_user() {
     // Without a token it is asked.
     let child = start(&[]);
     let (mut stream, _) = listener.accept().expect("a connection");
+    assert!(stream.read(&mut [0; 1 << 10]).expect("a request") > 0);
     stream.write_all(b"HTTP/1.1 418 \r\ncontent-length: 0\r\n\r\n").expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     assert!(stderr(&output).contains("the answer has the status 418"), "{}", stderr(&output));
