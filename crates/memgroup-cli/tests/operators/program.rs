@@ -319,7 +319,7 @@ impl Drop for Program {
         if thread::panicking() {
             // The program may hang. Its shell unmounts then, but later than the folder is removed.
             _ = self.child.kill();
-            _ = unmount(&self.groups(), UnmountFlags::DETACH);
+            _ = unmount(self.groups(), UnmountFlags::DETACH);
         }
         _ = self.child.wait();
     }
