@@ -22,7 +22,7 @@ const WAIT_MOST: Duration = Duration::from_secs(60);
 /// How often a query that waits looks whether others run.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The queries right below one group.
+/// The queries of one tenant: those in groups with the same parent.
 #[derive(Default)]
 pub(crate) struct Runs {
     running: AtomicUsize,
@@ -44,6 +44,7 @@ impl Run<'_> {
         Run { runs, turn: None, deadline: None }
     }
 
+    /// Whether other queries of the tenant run, and do not wait.
     pub(crate) fn is_beside_others(&self) -> bool {
         self.runs.running.load(Ordering::Relaxed) > 1
     }

@@ -378,7 +378,7 @@ pub struct EndedQuery {
     pub spilled_bytes: u64,
     /// Growths of its consumers that were refused ([`GroupPool::refused`]). `group.refusals` are those that the query's own limit refused.
     pub refused_growths: u64,
-    /// How often [`Query::collect`] began it anew with a smaller plan.
+    /// How often [`Query::collect`] began it anew, with a plan of the same size or a smaller one.
     pub begun_anew: u64,
     /// The most bytes that it had allocated at one time, where they are counted ([`Tenant::count_allocated`]).
     pub allocated_peak_bytes: Option<u64>,
