@@ -39,7 +39,7 @@ pub use arena::depopulate::Depopulated;
 pub use arena::os::{Call, inject};
 pub use arena::out_of_memory::{ArenaError, OutOfMemory};
 pub use arena::page::PageSize;
-pub use marks::{Mark, MarkCell, Marks, Rows, Scratch};
+pub use marks::{Mark, MarkCell, Marks, Piece, Rows, Scratch};
 /// Read sections and grace periods. A caller that moves records chooses their form.
 pub use memgroup_sync::grace;
 #[cfg(memgroup_loom)]

@@ -44,7 +44,7 @@ mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
-pub use collect::{Rows, Scratch};
+pub use collect::{Piece, Rows, Scratch};
 
 /// Numbers of one word, words of one chunk, classes of chunks. Models have few, so that two of a kind are at hand.
 const BITS: usize = if cfg!(memgroup_loom) { 2 } else { 64 };

@@ -41,6 +41,10 @@ memgroup_sync::mutations! {
     LeafIsClearedLate,
     /// Marks that a collection leaves have no upper bits.
     LeftIsNotRestored,
+    /// Words that a piece of a collection leaves have no upper bits.
+    PieceForgetsWords,
+    /// Chunks that a piece of a collection leaves have no upper bits.
+    PieceForgetsChunks,
     /// Whether a collection is under way is read once.
     CleanIsReadOnce,
 }

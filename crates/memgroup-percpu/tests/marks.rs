@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use memgroup_percpu::{Marks, Scratch, SlotSource, additive, pin_virtual};
+use memgroup_percpu::{Marks, Piece, Scratch, SlotSource, additive, pin_virtual};
 
 const ADDS: usize = if cfg!(miri) { 500 } else { 200_000 };
 /// Each adder counts in bits of its own of the shared counters, so that it can tell its additions from others'.
@@ -88,6 +88,17 @@ impl Stats {
         self.marks.collect(&mut scratch, wanted, |number, rows| self.deliver(number, rows), || ());
     }
 
+    /// Collects all in pieces of so many marks, and frees the lock between two pieces.
+    fn collect_in_pieces(&self, marks_max: usize) {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let mut scratch = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
+            let deliver = |number, rows: memgroup_percpu::Rows<'_>| self.deliver(number, rows);
+            let piece = Piece { from, marks_max };
+            next = self.marks.collect_piece(&mut scratch, piece, |_| true, deliver, || ());
+        }
+    }
+
     fn collect_one(&self, number: u32) {
         let mut scratch = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
         self.marks.collect_one(&mut scratch, number, |rows| self.deliver(number, rows), || ());
@@ -122,6 +133,7 @@ impl Stats {
                 0 => self.collect(|_| true),
                 1 => self.collect_one(NUMBERS[index]),
                 2 => self.collect(|number| number == NUMBERS[index]),
+                3 => self.collect_in_pieces(1 + random.below(8)),
                 _ => {
                     self.check_settled(adder, random.below(NUMBERS.len()), &added, &mut seen);
                     continue;
@@ -152,7 +164,11 @@ impl Stats {
         // ORDERING: Relaxed; a flag that ends the loop.
         while !self.over.load(Ordering::Relaxed) {
             let some = random.below(8);
-            self.collect(|_| some == 0 || random.below(some) == 0);
+            if random.below(4) == 0 {
+                self.collect_in_pieces(1 + some);
+            } else {
+                self.collect(|_| some == 0 || random.below(some) == 0);
+            }
             std::thread::yield_now();
             turns += 1;
         }

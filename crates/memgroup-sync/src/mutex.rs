@@ -4,6 +4,7 @@
 //!   holds the lock therefore keeps the data valid at every step, not only at the end of the critical section.
 //! - P1. A thread that lets go and locks again at once, in a loop, keeps no other thread out: not where one has waited for `PATIENCE`. Until
 //!   then it may lock again, because a change of threads costs more than most sections take.
+//! - P2. A thread that lets go and locks again by `lock_behind` goes behind the first thread that waits, however short it has waited.
 //! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
 
 use core::fmt;
@@ -110,6 +111,27 @@ impl<T> Mutex<T> {
         }
     }
 
+    /// As [`lock`](Self::lock), behind a thread that waits already. A thread that does long work in pieces, and lets go between two
+    /// pieces, locks so again.
+    ///
+    /// ```
+    /// # use memgroup_sync::Mutex;
+    /// # fn piece(_: &mut u32) -> bool { false }
+    /// # fn work(mutex: &Mutex<u32>) {
+    /// let mut guard = mutex.lock();
+    /// while piece(&mut guard) {
+    ///     drop(guard);
+    ///     guard = mutex.lock_behind();
+    /// }
+    /// # }
+    /// ```
+    pub fn lock_behind(&self) -> MutexGuard<'_, T> {
+        #[cfg(not(memgroup_loom))]
+        return self.lock_in_turn();
+        #[cfg(memgroup_loom)]
+        self.lock()
+    }
+
     /// Whether a thread has waited for so long that it goes first (P1).
     #[cfg(not(memgroup_loom))]
     #[inline]
@@ -196,6 +218,24 @@ mod tests {
                 }
                 drop(guard);
                 assert_eq!(*mutex.lock(), round + 1, "the other thread waited longer");
+            }
+        });
+    }
+
+    #[test]
+    fn locks_behind_a_thread_that_waits() {
+        const PIECES: u64 = 100;
+        let mutex = Mutex::new(0);
+        std::thread::scope(|scope| {
+            for piece in 1..=PIECES {
+                let guard = mutex.lock();
+                scope.spawn(|| *mutex.lock() += 1);
+                // ORDERING: Relaxed; a hint. The thread that has set it holds `first`.
+                while mutex.waits_since.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                drop(guard);
+                assert_eq!(*mutex.lock_behind(), piece, "the other thread was there before");
             }
         });
     }

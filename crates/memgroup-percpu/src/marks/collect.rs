@@ -38,6 +38,19 @@ struct Hit {
     bits: u64,
 }
 
+/// The numbers of one call of [`collect_piece`](Marks::collect_piece): from the first one on, until they have so many marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The first number.
+    pub from: u32,
+    /// The most marks, of all rows together. Marks of numbers that are not wanted count, too. A first number with more marks is a piece alone.
+    pub marks_max: usize,
+}
+
+impl Piece {
+    const ALL: Piece = Piece { from: 0, marks_max: usize::MAX };
+}
+
 impl Scratch {
     /// Memory for collections of [`Marks`] of at most `rows` rows.
     pub fn new(rows: usize) -> Scratch {
@@ -76,11 +89,30 @@ impl Marks {
     pub fn collect(
         &self,
         scratch: &mut Scratch,
+        wanted: impl FnMut(u32) -> bool,
+        each: impl FnMut(u32, Rows<'_>),
+        finish: impl FnOnce(),
+    ) {
+        let next = self.collect_piece(scratch, Piece::ALL, wanted, each, finish);
+        debug_assert_eq!(next, None, "a piece without an end has all numbers");
+    }
+
+    /// The same for a piece of the numbers; returns the number that the next piece begins at, or `None` after the last piece.
+    ///
+    /// Numbers of the other pieces stay marked, so nothing appears clean between two pieces while one of them is. An addition that
+    /// returned before the first piece began is collected when the last one ends: by one of the pieces, or by another collection in between.
+    ///
+    /// # Panics
+    /// As [`collect`](Self::collect).
+    pub fn collect_piece(
+        &self,
+        scratch: &mut Scratch,
+        piece: Piece,
         mut wanted: impl FnMut(u32) -> bool,
         mut each: impl FnMut(u32, Rows<'_>),
         finish: impl FnOnce(),
-    ) {
-        let mut collection = Collection::begin(self, scratch);
+    ) -> Option<u32> {
+        let mut collection = Collection::begin(self, scratch, piece);
         let classes = collection.take_rows();
         // ORDERING: Relaxed; see `provide`.
         let chunks = self.chunks_end.load(Ordering::Relaxed);
@@ -90,6 +122,7 @@ impl Marks {
             }
         }
         finish();
+        collection.next
     }
 
     /// The same for one number alone; returns whether it was marked in any row, and `each` was called. It reads only this number
@@ -105,7 +138,7 @@ impl Marks {
         finish: impl FnOnce(),
     ) -> bool {
         let leaves = self.leaves(number);
-        let mut collection = Collection::begin(self, scratch);
+        let mut collection = Collection::begin(self, scratch, Piece::ALL);
         let at = At { leaves, number };
         for row in self.dirty_rows() {
             collection.take_leaf(at, row, bit(number));
@@ -134,6 +167,13 @@ struct Collection<'a> {
     at: Option<At<'a>>,
     /// Its bits that were cleared and not delivered yet.
     undelivered: u64,
+    /// The numbers to collect: those before `from` are left, and no more marks than these are taken.
+    from: u32,
+    marks_left: usize,
+    /// Whether a number was taken.
+    is_begun: bool,
+    /// The first marked number after the piece. From there on all are left.
+    next: Option<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -144,7 +184,7 @@ struct At<'a> {
 }
 
 impl<'a> Collection<'a> {
-    fn begin(marks: &'a Marks, scratch: &'a mut Scratch) -> Collection<'a> {
+    fn begin(marks: &'a Marks, scratch: &'a mut Scratch, piece: Piece) -> Collection<'a> {
         let (rows, has) = (marks.rows(), scratch.rows);
         assert!(rows <= has, "marks of {rows} rows are collected with a scratch for {rows}, not for {has}");
         // ORDERING: Relaxed; the exchange checks it.
@@ -159,7 +199,8 @@ impl<'a> Collection<'a> {
         assert!(begun, "marks are collected by one thread at a time, and another one is collecting these");
         scratch.taken.clear();
         scratch.hits.clear();
-        Collection { marks, scratch, at: None, undelivered: 0 }
+        let Piece { from, marks_max: marks_left } = piece;
+        Collection { marks, scratch, at: None, undelivered: 0, from, marks_left, is_begun: false, next: None }
     }
 
     /// Clears the dirty bits, and the classes in the heads of those rows; returns all these classes.
@@ -195,6 +236,25 @@ impl<'a> Collection<'a> {
         classes
     }
 
+    /// Whether none of `count` numbers from `first` on is in the piece.
+    fn is_outside(&self, first: usize, count: usize) -> bool {
+        self.next.is_some() || first + count <= self.from as usize
+    }
+
+    /// Whether the piece has a number with so many marks. The first one that it does not have begins the next piece.
+    fn admit(&mut self, number: u32, marks: usize) -> bool {
+        if number < self.from || self.next.is_some() {
+            return false;
+        }
+        if marks > self.marks_left && self.is_begun {
+            self.next = Some(number);
+            return false;
+        }
+        self.marks_left = self.marks_left.saturating_sub(marks);
+        self.is_begun = true;
+        true
+    }
+
     /// Collects one chunk.
     fn take_chunk(
         &mut self,
@@ -203,9 +263,22 @@ impl<'a> Collection<'a> {
         wanted: &mut impl FnMut(u32) -> bool,
         each: &mut impl FnMut(u32, Rows<'_>),
     ) {
+        if self.is_outside(index * CHUNK, CHUNK) {
+            for taken in self.scratch.taken.iter_mut().filter(|_| !active(Mutation::PieceForgetsChunks)) {
+                // ORDERING: Relaxed; after the Acquire of the head, as in `take_summaries`. A chunk without a mark needs no bit in the head.
+                if leaves[taken.row].summary.load(Ordering::Relaxed) != 0 {
+                    taken.restore |= taken.classes & class(index);
+                }
+            }
+            return;
+        }
         let words = self.take_summaries(index, leaves);
         for word in places(words) {
             let at = At { leaves, number: (index * CHUNK + word * BITS) as u32 };
+            if self.is_outside(at.number as usize, BITS) {
+                self.leave_word(word);
+                continue;
+            }
             self.at = Some(at);
             self.take_word(at, word, wanted);
             self.deliver(at, each);
@@ -255,21 +328,48 @@ impl<'a> Collection<'a> {
     /// Clears the wanted bits of one word, in all rows; notes where others are left.
     fn take_word(&mut self, at: At<'a>, word: usize, wanted: &mut impl FnMut(u32) -> bool) {
         self.scratch.hits.clear();
-        let mut marked = 0;
+        let (mut marked, mut marks) = (0, 0);
         for taken in self.scratch.taken.iter().filter(|taken| taken.summary >> word & 1 != 0) {
             // ORDERING: Relaxed; after the Acquire of the head. If a bit is not seen, its marker was found under way, or leaves its upper
             // bits set.
-            marked |= at.leaves[taken.row].words[word].load(Ordering::Relaxed);
+            let bits = at.leaves[taken.row].words[word].load(Ordering::Relaxed);
+            marked |= bits;
+            marks += bits.count_ones() as usize;
         }
-        let mask = places(marked)
-            .filter(|&place| wanted(at.number + place as u32))
-            .fold(0, |mask, place| mask | 1 << place);
+        let is_short = marks <= self.marks_left;
+        let mut mask = 0;
+        for place in places(marked) {
+            let number = at.number + place as u32;
+            // Counted for each number only where the piece may end in this word.
+            let count = if is_short { 0 } else { self.count_marks(at, word, place) };
+            if self.admit(number, count) && wanted(number) {
+                mask |= 1 << place;
+            }
+        }
+        if is_short {
+            self.marks_left -= marks;
+        }
         interleave::point();
         for index in 0..self.scratch.taken.len() {
             let taken = &self.scratch.taken[index];
             if taken.summary >> word & 1 != 0 && self.take_leaf(at, taken.row, mask) != 0 {
                 self.scratch.taken[index].left |= 1 << word;
             }
+        }
+    }
+
+    /// Number of rows in which the number at this place of a word is marked.
+    fn count_marks(&self, at: At<'a>, word: usize, place: usize) -> usize {
+        let rows = self.scratch.taken.iter().filter(|taken| taken.summary >> word & 1 != 0);
+        // ORDERING: Relaxed; a mark that is set meanwhile may be taken, and not counted.
+        rows.filter(|taken| at.leaves[taken.row].words[word].load(Ordering::Relaxed) >> place & 1 != 0)
+            .count()
+    }
+
+    /// Leaves all bits of a word that is not in the piece.
+    fn leave_word(&mut self, word: usize) {
+        for taken in self.scratch.taken.iter_mut().filter(|_| !active(Mutation::PieceForgetsWords)) {
+            taken.left |= taken.summary & 1 << word;
         }
     }
 

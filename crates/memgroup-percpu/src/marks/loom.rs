@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::{Mutex, keep, thread};
 
-use super::{CHUNK, CLASSES, Marks, Rows, Scratch};
+use super::{BITS, CHUNK, CLASSES, Marks, Piece, Rows, Scratch};
 use crate::additive::{add, take};
 use crate::models::explore;
 use crate::mutation::{self, Mutation};
@@ -49,6 +49,20 @@ impl Stats {
         let deliver = |number, rows: Rows<'_>| self.deliver(&mut total, number, rows);
         self.marks.collect(&mut Scratch::new(self.rows), wanted, deliver, || ());
         *total
+    }
+
+    /// Collects all numbers in pieces of one mark, and frees the lock between two pieces; returns the total after the last one.
+    fn collect_in_pieces(&self) -> i64 {
+        let mut from = 0;
+        loop {
+            let mut total = self.total.lock();
+            let deliver = |number, rows: Rows<'_>| self.deliver(&mut total, number, rows);
+            let piece = Piece { from, marks_max: 1 };
+            match self.marks.collect_piece(&mut Scratch::new(self.rows), piece, |_| true, deliver, || ()) {
+                Some(next) => from = next,
+                None => return *total,
+            }
+        }
     }
 
     fn collect_one(&self, number: u32) -> i64 {
@@ -196,6 +210,10 @@ fn all(stats: &Stats) -> i64 {
     stats.collect(|_| true)
 }
 
+fn in_pieces(stats: &Stats) -> i64 {
+    stats.collect_in_pieces()
+}
+
 fn one(stats: &Stats) -> i64 {
     stats.collect_one(0)
 }
@@ -245,6 +263,47 @@ fn loom_a_mark_that_is_found_can_be_collected_beside_another() {
 #[should_panic(expected = "are collected")]
 fn loom_markers_not_counted_are_caught_with_two_collectors() {
     mutation::with(Mutation::MarkersAreNotCounted, || explore(3, an_adder_collects_after_another_collector));
+}
+
+/// Number 1 is marked while number 0 and another one are collected in pieces, one number each.
+fn a_mark_beside_pieces(other: u32) {
+    const THIRD: i64 = 256;
+    let stats = Stats::new(2 * CHUNK, 1);
+    stats.update(0, 0, FIRST);
+    stats.update(other, 0, THIRD);
+    let marker = stats.spawn(|stats| stats.update(1, 0, SECOND));
+    let total = stats.collect_in_pieces();
+    assert!(
+        total & (FIRST + THIRD) == FIRST + THIRD,
+        "pieces collect all that was marked before, not {total}"
+    );
+    marker.join().unwrap();
+    let total = stats.collect(|_| true);
+    assert!(total == BOTH + THIRD, "{} are collected, not {total}", BOTH + THIRD);
+    assert!(stats.marks.is_clean(), "all that was marked is collected");
+}
+
+#[test]
+fn loom_a_mark_beside_a_piece_is_not_lost() {
+    explore(3, || a_mark_beside_pieces(BITS as u32));
+    explore(3, || a_mark_beside_pieces(CHUNK as u32));
+}
+
+#[test]
+fn loom_a_mark_that_is_found_can_be_collected_in_pieces() {
+    explore(3, || an_adder_collects(in_pieces));
+}
+
+#[test]
+#[should_panic(expected = "273 are collected")]
+fn loom_a_piece_that_forgets_words_is_caught() {
+    mutation::with(Mutation::PieceForgetsWords, || explore(3, || a_mark_beside_pieces(BITS as u32)));
+}
+
+#[test]
+#[should_panic(expected = "273 are collected")]
+fn loom_a_piece_that_forgets_chunks_is_caught() {
+    mutation::with(Mutation::PieceForgetsChunks, || explore(3, || a_mark_beside_pieces(CHUNK as u32)));
 }
 
 /// One of two numbers is wanted by a collector; the other stays marked for the next.

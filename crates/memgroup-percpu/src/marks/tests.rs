@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{CHUNK, CLASSES, Leaves, Marks, NUMBERS_MAX, ROWS_MAX, Scratch};
+use super::{CHUNK, CLASSES, Leaves, Marks, NUMBERS_MAX, Piece, ROWS_MAX, Scratch};
 
 /// Marks in which all `numbers` are provided.
 fn marks_of(rows: usize, numbers: &[u32]) -> &'static Marks {
@@ -65,6 +65,76 @@ fn delivers_each_marked_number_once_with_its_rows() {
         assert!(EDGES.iter().all(|&number| marks.of(number).is_clean()));
         assert_eq!(collected(marks, &mut scratch, |_| true), [], "nothing is left");
     }
+}
+
+/// Collects in pieces of so many marks; returns the numbers of each piece with their rows.
+fn collected_in_pieces(
+    marks: &Marks,
+    scratch: &mut Scratch,
+    marks_max: usize,
+) -> Vec<Vec<(u32, Vec<usize>)>> {
+    let (mut pieces, mut from) = (Vec::new(), 0);
+    loop {
+        let mut all = Vec::new();
+        let piece = Piece { from, marks_max };
+        let each = |number, rows: super::Rows<'_>| all.push((number, rows.collect()));
+        let next = marks.collect_piece(scratch, piece, |_| true, each, || ());
+        pieces.push(all);
+        assert_eq!(marks.is_clean(), next.is_none(), "{piece:?} goes on with {next:?}");
+        match next {
+            Some(next) => from = next,
+            None => return pieces,
+        }
+    }
+}
+
+#[test]
+fn delivers_each_marked_number_once_in_pieces() {
+    let numbers: Vec<u32> = EDGES.into_iter().chain(100..300).collect();
+    let marks = marks_of(5, &numbers);
+    let mut scratch = Scratch::new(5);
+    for marks_max in [1, 2, 3, 64, 65, 200, 1000, usize::MAX] {
+        let mut expected = Vec::new();
+        for &number in &numbers {
+            let rows: Vec<usize> = (0..5).filter(|row| row % (1 + number as usize % 3) == 0).collect();
+            rows.iter().for_each(|&row| marks.of(number).set(row));
+            expected.push((number, rows));
+        }
+        expected.sort();
+        let pieces = collected_in_pieces(marks, &mut scratch, marks_max);
+        let marks_of =
+            |piece: &Vec<(u32, Vec<usize>)>| piece.iter().map(|(_, rows)| rows.len()).sum::<usize>();
+        for piece in &pieces {
+            assert!(
+                piece.len() == 1 || marks_of(piece) <= marks_max,
+                "{piece:?} has more than {marks_max} marks"
+            );
+        }
+        assert_eq!(pieces.concat(), expected, "pieces of {marks_max} marks");
+        let all = expected.iter().map(|(_, rows)| rows.len()).sum::<usize>();
+        assert_eq!(pieces.len() > 1, all > marks_max, "{} pieces", pieces.len());
+    }
+    assert_eq!(collected(marks, &mut scratch, |_| true), [], "nothing is left");
+}
+
+#[test]
+fn leaves_numbers_before_a_piece_and_unwanted_ones() {
+    let marks = marks_of(1, &EDGES);
+    let mut scratch = Scratch::new(1);
+    EDGES.iter().for_each(|&number| marks.of(number).set(0));
+    let mut taken = Vec::new();
+    let piece = Piece { from: 64, marks_max: 3 };
+    let next = marks.collect_piece(
+        &mut scratch,
+        piece,
+        |number| number != 64,
+        |number, _| taken.push(number),
+        || (),
+    );
+    assert_eq!((taken.as_slice(), next), (&EDGES[4..6], Some(EDGES[6])), "an unwanted number counts");
+    let rest: Vec<u32> =
+        collected(marks, &mut scratch, |_| true).into_iter().map(|(number, _)| number).collect();
+    assert_eq!(rest, [&EDGES[..4], &EDGES[6..]].concat());
 }
 
 #[test]

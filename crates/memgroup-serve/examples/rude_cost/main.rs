@@ -3,8 +3,17 @@
 //! Two protected tenants have a request each 2 ms. A request charges 64 KiB, and parses and writes a JSON document of some 20 KB. The blocks
 //! of the document are charged to the tenant, too. Its time counts from the moment at which it was due. A third tenant works without a pause, and is refused at its limit.
 //!
-//! Rounds with all kinds of rude clients (`rude.rs`) and without any take turns. The clients are in another process, at a niceness of 15 above that of
-//! the program. So they get a small part of a CPU that a thread of the program wants, and the difference between the rounds is mostly the server's.
+//! Rounds with all kinds of rude clients (`rude.rs`) and without any take turns. The clients are in another process. They name the server as it
+//! wants, and have the token for reading.
+//!
+//! | option | default | sets |
+//! |---|---|---|
+//! | `--server-niceness N` | 10 | the niceness of the server's threads |
+//! | `--client-niceness N` | 0 | the niceness of the clients. With 15 they get a small part of a CPU that a thread of the program wants, and the difference between the rounds is mostly the server's |
+//! | `--flood` | off | clients that take all that the server gives, as fast as they can, instead of those that hold places and memory |
+//! | `--control` | off | the token with the right to control. More clients set a limit, and make and remove a group, as fast as they can |
+//! | `--rounds N` | 15 | pairs of rounds |
+//!
 //! On a machine with other work, start the example with more weight in a session of its own:
 //!
 //! ```text
@@ -24,13 +33,12 @@ use std::{env, fs};
 
 use memgroup::{Config, Group, Hierarchy, scope};
 use memgroup_alloc::Allocator;
-use memgroup_serve::Serve;
-use rude::{KINDS, Target};
+use memgroup_serve::{Control, Serve, Token};
+use rude::{CONTROL, FLOOD, HOLDING, Target};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::system();
 
-const ROUNDS: usize = 15;
 const ROUND: Duration = Duration::from_secs(3);
 /// Time at the beginning of a round that does not count.
 const WARM: Duration = Duration::from_secs(1);
@@ -38,14 +46,57 @@ const EACH: Duration = Duration::from_millis(2);
 const GROUPS: usize = 500;
 const GOAL: f64 = 1.1;
 
+/// The variant that is measured. The program hands the options on to the process of the clients.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    server_niceness: u8,
+    client_niceness: u8,
+    is_flood: bool,
+    has_control: bool,
+    rounds: usize,
+}
+
+impl Options {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options> {
+        let mut options = Options {
+            server_niceness: 10,
+            client_niceness: 0,
+            is_flood: false,
+            has_control: false,
+            rounds: 15,
+        };
+        while let Some(option) = arguments.next() {
+            let mut number = || arguments.next().ok_or(format!("{option} needs a number"));
+            match option.as_str() {
+                "--server-niceness" => options.server_niceness = number()?.parse()?,
+                "--client-niceness" => options.client_niceness = number()?.parse()?,
+                "--rounds" => options.rounds = number()?.parse()?,
+                "--flood" => options.is_flood = true,
+                "--control" => options.has_control = true,
+                _ => {
+                    return Err(
+                        format!("there is no option {option}; the first lines of main.rs list them").into()
+                    );
+                }
+            }
+        }
+        if options.rounds == 0 {
+            return Err("--rounds must be at least 1".into());
+        }
+        Ok(options)
+    }
+}
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    if let [unix, tcp] = &arguments[..] {
-        be_rude(&Target { unix: unix.into(), tcp: tcp.parse()? });
+    if env::args().nth(1).as_deref() == Some(CLIENTS) {
+        let [unix, tcp, token] = [2, 3, 4].map(|nth| env::args().nth(nth).unwrap_or_default());
+        let options = Options::parse(env::args().skip(5))?;
+        be_rude(&Target { unix: unix.into(), tcp: tcp.parse()?, token }, options);
         return Ok(());
     }
+    let options = Options::parse(env::args().skip(1))?;
     let hierarchy = Hierarchy::new(Config::new())?;
     for number in 0..GROUPS {
         hierarchy.get_or_create(&format!("/others/group-{number}"))?.try_charge(4096)?.into_parts();
@@ -59,9 +110,15 @@ fn main() -> Result<()> {
     noisy.set_max(1 << 20)?;
     let folder = env::temp_dir().join(format!("memgroup-rude-{}", std::process::id()));
     fs::create_dir(&folder)?;
-    let server =
-        memgroup_serve::start(&hierarchy, Serve::unix(folder.join("s")).and_tcp(([127, 0, 0, 1], 0)))?;
-    let target = Target { unix: folder.join("s"), tcp: server.address().ok_or("the server has no address")? };
+    let serve = Serve::unix(folder.join("s")).and_tcp(([127, 0, 0, 1], 0)).niceness(options.server_niceness);
+    let (reads, controls) = (Token::random()?, Token::random()?);
+    let token = if options.has_control { &controls } else { &reads }.secret().to_owned();
+    let serve = serve.token(reads);
+    let serve = if options.has_control { serve.control(Control::Token(controls)) } else { serve };
+    let server = memgroup_serve::start(&hierarchy, serve)?;
+    let tcp = server.address().ok_or("the server has no address")?;
+    let target = Target { unix: folder.join("s"), tcp, token };
+    println!("{options:?}");
 
     let document = document();
     let is_over = AtomicBool::new(false);
@@ -74,9 +131,9 @@ fn main() -> Result<()> {
             }
         });
         let measured = (|| {
-            for _ in 0..ROUNDS {
+            for _ in 0..options.rounds {
                 let (mut one, _) = round(&tenants, &document)?;
-                let clients = Clients::start(&target)?;
+                let clients = Clients::start(&target, options)?;
                 let (mut other, busy) = round(&tenants, &document)?;
                 let clients = clients.end()?;
                 let [before, after] = [&mut one, &mut other].map(|times| percentile(times, 0.99));
@@ -118,8 +175,9 @@ fn main() -> Result<()> {
 }
 
 /// The process of the clients: each kind has a thread.
-fn be_rude(target: &Target) {
-    for (_, act) in KINDS {
+fn be_rude(target: &Target, options: Options) {
+    let kinds = if options.is_flood { FLOOD } else { HOLDING };
+    for (_, act) in kinds.iter().chain(CONTROL.iter().filter(|_| options.has_control)) {
         let target = target.clone();
         thread::spawn(move || {
             loop {
@@ -131,12 +189,17 @@ fn be_rude(target: &Target) {
     let _end = std::io::stdin().read(&mut [0]);
 }
 
+/// The first argument of the process of the clients.
+const CLIENTS: &str = "clients";
+
 struct Clients(Child);
 
 impl Clients {
-    fn start(target: &Target) -> Result<Clients> {
+    fn start(target: &Target, options: Options) -> Result<Clients> {
         let mut command = Command::new("nice");
-        command.args(["-n", "15"]).arg(env::current_exe()?).arg(&target.unix).arg(target.tcp.to_string());
+        command.arg(format!("-n{}", options.client_niceness)).arg(env::current_exe()?);
+        command.arg(CLIENTS).arg(&target.unix).arg(target.tcp.to_string()).arg(&target.token);
+        command.args(env::args().skip(1));
         Ok(Clients(command.stdin(Stdio::piped()).spawn()?))
     }
 

@@ -55,6 +55,10 @@ memgroup_sync::mutations! {
     ReaderTakesAFlushOfOthers,
     /// A flush does not take changes further than to the parent.
     FlushStopsBelowTheRoot,
+    /// A flush counts as over after its first piece.
+    PieceEndsTheFlush,
+    /// A thread that changes values does not save them for a copy under way.
+    WriterSavesNothing,
     /// A flush takes the words of a group from the first to the last.
     FlushTakesFirstWordsFirst,
     /// A flush takes the miss counts after it counted the charges.

@@ -3,12 +3,14 @@
 //! 1. The flush clears the marks of the subtree, and takes the words of each marked group to zero, slot by slot.
 //! 2. One pass from the deepest changed groups to the root adds each group's change to its parent.
 //!
-//! The work is proportional to the changes: the flush visits no group or slot without a mark, and no other subsystem. Threads that
-//! arrive meanwhile wait for the lock, and find that one later flush has served them all.
+//! The work is proportional to the changes: the flush visits no group or slot without a mark, and no other subsystem. It does both steps for
+//! at most `ROWS_A_PIECE` marked rows at a time. Between two pieces it frees the lock, and goes behind a thread that waits for it. Threads that
+//! arrive meanwhile find that one later flush has served them all.
 //!
-//! - I1. When a flush ends, no value is pending (`flushed`, I2).
+//! - I1. When a piece of a flush ends, no value is pending (`flushed`, I2).
 //! - I2. A flush cannot fail. A mark of a place that is free, and so has no flushed values, is skipped.
-//! - E1. During a flush no record of its subsystems moves, and no group is released: a mover and a release need the turn to flush too.
+//! - I3. A flush covers a reader when its last piece ends (`UpdateTree`, E1). Loom: `flushes_in_pieces_for_two_readers`.
+//! - E1. During a piece no record of its subsystems moves, and no group is released: a mover and a release need the turn to flush too.
 //!   Loom: `flushes_values_that_move`, `counts_once_in_a_flush_and_a_release`.
 //! - E2. clear the marks → look for the record; link or admit → add → check the mark. Both sides hold the tree lock where the flush
 //!   finds no record, or no copy for the slot. So a thread that adds to a copy made later finds the marks cleared. Without the lock,
@@ -19,7 +21,7 @@
 use core::cell::RefCell;
 use core::time::Duration;
 
-use memgroup_percpu::{Rows, additive};
+use memgroup_percpu::{Piece, Rows, additive};
 use memgroup_sync::atomic::AtomicU64;
 use memgroup_sync::grace::{self, Section};
 use memgroup_sync::{MutexGuard, interleave};
@@ -29,6 +31,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::flushed::{END, FlushedStats};
 use crate::state::stats::store::{StatEntry, StatStore};
+use crate::state::stats::tree_copy::TreeCopy;
 use crate::state::stats::update_tree::{FlushState, UpdateTree};
 use crate::stats::release::DeferredReleases;
 use crate::stock::listed;
@@ -54,7 +57,7 @@ pub(crate) struct FlushGuard {
     updates: &'static UpdateTree,
     // Dropped in this order: releases are finished when the turn is free.
     state: MutexGuard<'static, FlushState>,
-    _releases: DeferredReleases,
+    releases: DeferredReleases,
 }
 
 impl FlushGuard {
@@ -71,25 +74,76 @@ impl FlushGuard {
             memgroup_sync::thread::yield_now();
         }
     }
+
+    /// Frees the turn, and waits for it again behind a thread that waits already.
+    pub(crate) fn let_others_in(self) -> FlushGuard {
+        let (updates, shared) = (self.updates, self.releases.shared);
+        drop(self);
+        interleave::point();
+        FlushGuard { updates, state: updates.lock_behind(), releases: DeferredReleases { updates, shared } }
+    }
+
+    /// Begins a copy of the values of many groups, which are those of this moment.
+    pub(crate) fn begin_copy(&mut self, copy: TreeCopy) {
+        self.state.copy = Some(copy);
+    }
+
+    /// Saves the values of a group for the copy, unless they are saved.
+    pub(crate) fn save(&mut self, node: &'static Node, store: &'static StatStore) {
+        if let Some(copy) = &mut self.state.copy {
+            copy.save(node.id().0, node.entry(store));
+        }
+    }
+
+    /// Ends the copy.
+    pub(crate) fn end_copy(&mut self) -> Option<TreeCopy> {
+        self.state.copy.take()
+    }
 }
 
 /// Waits for the turn. The caller holds no turn and not the tree lock (E3).
 pub(crate) fn lock(updates: &'static UpdateTree, shared: &'static Shared) -> FlushGuard {
-    FlushGuard { updates, state: updates.lock(), _releases: DeferredReleases { updates, shared } }
+    FlushGuard { updates, state: updates.lock(), releases: DeferredReleases { updates, shared } }
 }
 
 /// The turn, if no thread has it.
 pub(crate) fn try_lock(updates: &'static UpdateTree, shared: &'static Shared) -> Option<FlushGuard> {
-    Some(FlushGuard { updates, state: updates.try_lock()?, _releases: DeferredReleases { updates, shared } })
+    Some(FlushGuard { updates, state: updates.try_lock()?, releases: DeferredReleases { updates, shared } })
 }
+
+/// The most marked rows that are flushed with the turn held once; or those of one group, if it has more.
+const ROWS_A_PIECE: usize = if cfg!(memgroup_loom) {
+    2
+} else if cfg!(memgroup_yields) {
+    8
+} else {
+    256
+};
 
 /// Flushes the subtree of `top`, unless another thread does so after this call has begun.
 pub(crate) fn flush(store: &'static StatStore, top: &'static Node) -> FlushGuard {
-    let arrival = store.updates.arrive();
-    let mut guard = lock(store.updates, top.shared());
-    let is_within = |group| top.shared().node(group).is_some_and(|node| top.is_within(node));
-    if !guard.state.covers(arrival, is_within) {
-        run(store, &mut guard.state, top);
+    let (updates, shared) = (store.updates, top.shared());
+    let arrival = updates.arrive();
+    let mut guard = lock(updates, shared);
+    let is_within = |group| shared.node(group).is_some_and(|node| top.is_within(node));
+    let (mut begun, mut from) = (None, 0);
+    // Between two pieces, too, another thread may have flushed all.
+    while !guard.state.covers(arrival, is_within) {
+        let (epoch, began) = *begun.get_or_insert_with(|| {
+            let began = updates.is_dated().then(|| shared.nanos());
+            (updates.begin(), began)
+        });
+        let next = flush_piece(store, &mut guard.state, top, from);
+        if let Some(next) = next.filter(|_| !mutation::active(Mutation::PieceEndsTheFlush)) {
+            from = next;
+            guard = guard.let_others_in();
+            continue;
+        }
+        if let Some(began) = began {
+            entries(top, &guard.state.members).for_each(|entry| entry.flushed().note_flush(began));
+        }
+        guard.state.end(epoch, top.id());
+        break;
     }
     guard
 }
@@ -121,45 +175,56 @@ fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> b
     levels.any(|level| level.entry(store).flushed().flushed_at().is_some_and(|at| at >= oldest))
 }
 
-fn run(store: &'static StatStore, state: &mut FlushState, top: &'static Node) {
+/// Flushes the marked groups of the subtree of `top` from this number on, as many as are a piece. Returns the number that the next piece begins
+/// at.
+fn flush_piece(
+    store: &'static StatStore,
+    state: &mut FlushState,
+    top: &'static Node,
+    from: u32,
+) -> Option<u32> {
     let shared = top.shared();
-    let began = store.updates.is_dated().then(|| shared.nanos());
-    let epoch = store.updates.begin();
-    let FlushState { scratch, rows, deltas, heads, members, .. } = &mut *state;
+    let FlushState { scratch, rows, deltas, heads, members, copy, .. } = state;
     // Each group is taken when the next one is known, so that its lines were prefetched one step before.
-    let work = RefCell::new((None, rows, deltas, heads, Lookup::default()));
+    let work = RefCell::new((None, rows, Changes { deltas, heads, copy: copy.as_mut() }, Lookup::default()));
     let each = |number: u32, rows: Rows<'_>| {
-        let (next, next_rows, deltas, heads, lookup) = &mut *work.borrow_mut();
+        let (next, next_rows, changes, lookup) = &mut *work.borrow_mut();
         let Some(node) = shared.node(NodeId(number)) else { return };
         prefetch(node, members, rows.clone());
         if let Some(node) = next.replace(node) {
-            take(node, members, next_rows, deltas, heads, lookup);
+            take(node, members, next_rows, changes, lookup);
         }
         next_rows.clear();
         next_rows.extend(rows);
     };
     // Runs before the marks look clean to any reader.
     let finish = || {
-        let (next, next_rows, deltas, heads, lookup) = &mut *work.borrow_mut();
+        let (next, next_rows, changes, lookup) = &mut *work.borrow_mut();
         if let Some(node) = next.take() {
-            take(node, members, next_rows, deltas, heads, lookup);
+            take(node, members, next_rows, changes, lookup);
         }
         lookup.tree = None;
-        propagate(shared, members, heads);
-        if let Some(began) = began {
-            let entries = entries(top, members);
-            entries.for_each(|entry| entry.flushed().note_flush(began));
-        }
+        propagate(shared, members, changes);
     };
     let marks = &store.updates.marks;
     if top.is_childless() {
         marks.collect_one(scratch, top.id().0, |rows| each(top.id().0, rows), finish);
-    } else {
-        let whole = top.depth() == 0;
-        let is_within = |number| shared.node(NodeId(number)).is_some_and(|node| node.is_within(top));
-        marks.collect(scratch, |number| whole || is_within(number), each, finish);
+        return None;
     }
-    state.end(epoch, top.id());
+    let whole = top.depth() == 0;
+    let is_within = |number| shared.node(NodeId(number)).is_some_and(|node| node.is_within(top));
+    let piece = Piece { from, marks_max: ROWS_A_PIECE };
+    marks.collect_piece(scratch, piece, |number| whole || is_within(number), each, finish)
+}
+
+/// Where a flush puts changes.
+struct Changes<'a> {
+    /// The changes of one group.
+    deltas: &'a mut [i64],
+    /// The lists of groups with pending values, by depth.
+    heads: &'a mut [u32],
+    /// The copy that values are saved for before they change.
+    copy: Option<&'a mut TreeCopy>,
 }
 
 fn entries(node: &'static Node, members: &[&'static StatStore]) -> impl Iterator<Item = &'static StatEntry> {
@@ -191,8 +256,7 @@ fn take(
     node: &'static Node,
     members: &[&'static StatStore],
     rows: &[usize],
-    deltas: &mut [i64],
-    heads: &mut [u32],
+    changes: &mut Changes<'_>,
     lookup: &mut Lookup,
 ) {
     interleave::point();
@@ -202,13 +266,14 @@ fn take(
     for entry in entries(node, members) {
         // A scope with a forgotten guard may have marked the place while its group was released (I2).
         let Some(flushed) = entry.find_flushed() else { continue };
-        let deltas = &mut deltas[..entry.store().words()];
+        let deltas = &mut changes.deltas[..entry.store().words()];
         take_rows(entry, &flushed, node, rows, deltas, &section, lookup);
         let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
+        TreeCopy::save_before_write(changes.copy.as_deref_mut(), node.id().0, entry);
         changed |= flushed.apply(deltas, above.and_then(StatEntry::find_flushed));
     }
     if changed && let Some(parent) = parent {
-        enlist(parent, members, heads);
+        enlist(parent, members, changes.heads);
     }
 }
 
@@ -320,7 +385,8 @@ fn enlist(node: &'static Node, members: &[&'static StatStore], heads: &mut [u32]
 }
 
 /// Moves pending values from the deepest groups up to the root.
-fn propagate(shared: &'static Shared, members: &[&'static StatStore], heads: &mut [u32]) {
+fn propagate(shared: &'static Shared, members: &[&'static StatStore], changes: &mut Changes<'_>) {
+    let Changes { heads, copy, .. } = changes;
     for depth in (0..heads.len()).rev() {
         let mut at = std::mem::replace(&mut heads[depth], END);
         while let Some(node) = (at != END).then(|| shared.node(NodeId(at))).flatten() {
@@ -330,6 +396,7 @@ fn propagate(shared: &'static Shared, members: &[&'static StatStore], heads: &mu
                     at = entry.flushed().delist();
                 }
                 let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
+                TreeCopy::save_before_write(copy.as_deref_mut(), node.id().0, entry);
                 entry.flushed().propagate(above.map(StatEntry::flushed));
             }
             if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {

@@ -1,5 +1,6 @@
 //! Numbers of the built-in subsystems' statistics. How statistics work is in [`guide::statistics`](crate::guide::statistics).
 
+pub(crate) mod copy;
 pub(crate) mod flush;
 #[cfg(all(test, memgroup_loom))]
 mod loom;

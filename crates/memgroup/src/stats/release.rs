@@ -21,6 +21,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::flushed::FlushedStats;
 use crate::state::stats::store::StatEntry;
+use crate::state::stats::tree_copy::TreeCopy;
 use crate::state::stats::update_tree::UpdateTree;
 use crate::stock::listed;
 use crate::tree::node::Node;
@@ -102,12 +103,13 @@ fn try_move(node: &'static Node) -> Result<(), &'static UpdateTree> {
 
 /// Moves the values of the subsystems with this update tree, if no thread flushes them.
 fn try_move_within(node: &'static Node, updates: &'static UpdateTree) -> bool {
-    let turn = updates.try_lock();
+    let mut turn = updates.try_lock();
     if turn.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
         return false;
     }
     let entries = || node.entries().filter(|entry| core::ptr::eq(entry.store().updates, updates));
-    entries().for_each(|entry| move_entry(entry, node));
+    let mut copy = turn.as_deref_mut().and_then(|state| state.copy.as_mut());
+    entries().for_each(|entry| move_entry(entry, node, copy.as_deref_mut()));
     // After all entries were moved, because the subsystems share the marks.
     for entry in entries() {
         (0..=entry.store().misses_row()).for_each(|row| entry.mark().clear(row));
@@ -126,12 +128,13 @@ fn prefetch(entry: &'static StatEntry) {
     entry.prefetch(&grace::enter(), slots.take(ROWS));
 }
 
-fn move_entry(entry: &'static StatEntry, node: &'static Node) {
+fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&mut TreeCopy>) {
     let section = grace::enter();
     let Some(flushed) = entry.find_flushed() else { return };
-    let above = |level: &'static Node| level.parent()?.find_entry(entry.store().number)?.find_flushed();
+    let above = std::iter::successors(node.parent(), |level| level.parent());
+    let above = above.filter_map(|level| Some((level, level.find_entry(entry.store().number)?)));
     // On their way the values are the parent's pending ones (`flushed` I2): the group's own words may never have been written to.
-    let parent = above(node);
+    let parent = above.clone().next().and_then(|(_, entry)| entry.find_flushed());
     let bring = |index, value| parent.iter().for_each(|parent| parent.add_pending(index, value));
     for row in marked_rows(entry) {
         if row == entry.store().base_row() {
@@ -155,8 +158,10 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node) {
         }
     }
     if let Some(parent) = parent.filter(FlushedStats::has_pending) {
-        let levels = std::iter::successors(Some(node), |level| level.parent());
-        levels.filter_map(above).for_each(|level| level.add_pending_of(parent));
+        for (level, entry) in above {
+            TreeCopy::save_before_write(copy.as_deref_mut(), level.id().0, entry);
+            entry.find_flushed().into_iter().for_each(|flushed| flushed.add_pending_of(parent));
+        }
         parent.clear_pending();
     }
     flushed.reset();

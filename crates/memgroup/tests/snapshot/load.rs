@@ -1,10 +1,10 @@
-//! Snapshots while groups come and go and are charged.
+//! Snapshots while groups come and go, are charged, and count.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
-use memgroup::{Hierarchy, Reach, Snapshot, stats};
+use memgroup::{Freshness, Group, GroupSnapshot, Hierarchy, Reach, Snapshot, stats};
 
 use super::hierarchy;
 
@@ -101,6 +101,84 @@ fn is_a_tree_under_load_and_adds_up_at_rest() {
         assert!(group.usage_bytes >= below, "{}", group.path);
         assert_eq!(group.usage_exact_bytes, 0, "{}", group.path);
     }
+}
+
+fn rbytes(group: &GroupSnapshot, reach: Reach) -> i64 {
+    group.statistic(stats::io::RBYTES, reach).unwrap()
+}
+
+/// Adds one at a time to some of `groups`, and reads it and all. Counts an addition in `added` after it is made.
+fn add_and_read(h: &Hierarchy, groups: &[Group], added: &AtomicI64, stop: &AtomicBool) {
+    let (io, key) = (h.io(), stats::io::RBYTES);
+    for step in 0_usize.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let group = &groups[step * 7919 % groups.len()];
+        io.add(group, key, 1);
+        // ORDERING: AcqRel; a thread that finds the count finds the additions.
+        let own = added.fetch_add(1, Ordering::AcqRel) + 1;
+        match step % 64 {
+            0 => assert!(io.get(&h.root(), key, Reach::Subtree, Freshness::Fresh) >= own),
+            1..9 => assert!(io.get(group, key, Reach::Local, Freshness::Fresh) > 0),
+            _ => {}
+        }
+    }
+}
+
+/// Makes groups below `top`, adds one in each, and removes them, so that places are given away all the time.
+fn come_and_go(h: &Hierarchy, top: &Group, added: &AtomicI64, stop: &AtomicBool) {
+    for step in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let group = top.create(&format!("{}", step % 50)).unwrap();
+        h.io().add(&group, stats::io::RBYTES, 1);
+        // ORDERING: AcqRel, as above.
+        added.fetch_add(1, Ordering::AcqRel);
+        group.remove().unwrap();
+    }
+}
+
+/// A conservation oracle for flushes and copies in pieces. The tree has several pieces of marks and of groups.
+#[test]
+fn statistics_add_up_while_threads_add_and_groups_go() {
+    const PARENTS: usize = 6;
+    const CHILDREN: usize = 60;
+    const SNAPSHOTS: usize = 50;
+    const THREADS: i64 = 3;
+    let h = hierarchy();
+    let groups: Vec<Group> = (0..PARENTS)
+        .flat_map(|parent| (0..CHILDREN).map(move |child| format!("/{parent}/{child}")))
+        .map(|path| h.get_or_create(&path).unwrap())
+        .collect();
+    let top = h.create("/top").unwrap();
+    let (added, stop) = (AtomicI64::new(0), AtomicBool::new(false));
+    thread::scope(|threads| {
+        let _stops = Stops(&stop);
+        threads.spawn(|| add_and_read(&h, &groups, &added, &stop));
+        threads.spawn(|| add_and_read(&h, &groups[groups.len() / 2..], &added, &stop));
+        threads.spawn(|| come_and_go(&h, &top, &added, &stop));
+        for _ in 0..SNAPSHOTS {
+            // ORDERING: Acquire; pairs with the Release of the adding threads.
+            let before = added.load(Ordering::Acquire);
+            let snapshot = h.snapshot();
+            // Each thread may have made an addition that it has not counted yet.
+            let most = added.load(Ordering::Acquire) + THREADS;
+            let all = rbytes(&snapshot.groups[0], Reach::Subtree);
+            assert!((before..=most).contains(&all), "{all} additions, not {before} to {most}");
+            for (at, group) in snapshot.groups.iter().enumerate() {
+                let below: i64 = snapshot.children(at).map(|child| rbytes(child, Reach::Subtree)).sum();
+                let (local, subtree) = (rbytes(group, Reach::Local), rbytes(group, Reach::Subtree));
+                // Those of the groups that came and went are in no other.
+                let is_sum =
+                    if group.path == "/top" { subtree >= local + below } else { subtree == local + below };
+                assert!(is_sum, "{}: {subtree} is not {local} and {below}", group.path);
+            }
+        }
+    });
+    let all = h.io().get(&h.root(), stats::io::RBYTES, Reach::Subtree, Freshness::Fresh);
+    assert_eq!(all, added.into_inner(), "every addition is counted once");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::state::stats::builtin::MEMORY;
 use crate::state::stats::stat::{Stat, StatKey, Subsystem};
 use crate::state::stats::store::StatStore;
 use crate::state::stats::update_tree::UpdateTree;
-use crate::stats::flush;
+use crate::stats::copy;
 use crate::stats::stock_stats::StockStats;
 use crate::stock::drain;
 use crate::tree::handle::Group;
@@ -193,23 +193,17 @@ impl Row {
 
 /// Reads the statistics of `groups`, all of which are `top` or below it.
 ///
-/// - I1. The values of one subsystem are of one moment in all groups: no flush and no release runs while they are copied.
+/// - I1. The values of one subsystem are of one moment in all groups (`stats::copy`).
 /// - I2. A subsystem is flushed once, and those that share one tree together. Memory for the values is allocated before.
 fn read_statistics(top: &'static Node, groups: &[Listed]) -> Vec<Table> {
     let mut flushed: Vec<&UpdateTree> = Vec::new();
     let read = |(subsystem, store): (Subsystem, &'static StatStore)| {
         let stats = subsystem.stats.len();
-        let mut values = vec![0; groups.len() * 2 * stats];
-        let guard = if flushed.iter().any(|tree| std::ptr::eq(*tree, store.updates)) {
-            flush::lock(store.updates, top.shared())
-        } else {
-            flushed.push(store.updates);
-            flush::flush(store, top)
-        };
-        for (listed, row) in groups.iter().zip(values.chunks_exact_mut(2 * stats)) {
-            listed.group.node().entry(store).copy_both(row);
-        }
-        drop(guard);
+        let is_flushed = flushed.iter().any(|tree| std::ptr::eq(*tree, store.updates));
+        let flush = (!is_flushed).then_some(top);
+        flushed.extend(flush.map(|_| store.updates));
+        let nodes = groups.iter().map(|listed| listed.group.node());
+        let mut values = copy::copy(store, flush, stats, nodes);
         subsystem.to_units(&mut values);
         Table { subsystem, values }
     };

@@ -1,7 +1,7 @@
 //! Update tree: the groups that changed since the last flush, and the right to flush. One for each subsystem.
 //!
-//! - I1. A flush holds the `state` lock from before it clears the first mark until the last value has arrived. Meanwhile the values
-//!   that it took are nowhere else.
+//! - I1. Each piece of a flush holds the `state` lock from before it clears the first mark until the last value has arrived. Meanwhile the
+//!   values that it took are nowhere else. Between two pieces the other marks are set.
 //! - E1. arrive → begin: both are RMWs on `epoch`. A flush that serves a reader began after the reader arrived, and so sees
 //!   everything that the reader had added. Loom: `shares_a_flush_between_readers_in_time`.
 
@@ -13,6 +13,7 @@ use crate::base::id::{NodeId, TOP};
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::flushed::END;
 use crate::state::stats::store::StatStore;
+use crate::state::stats::tree_copy::TreeCopy;
 
 /// The update tree of one subsystem. Aligned, so that readers of different subsystems share no cache line.
 #[repr(align(128))]
@@ -21,6 +22,8 @@ pub(crate) struct UpdateTree {
     /// Number of flushes that have begun.
     epoch: AtomicU64,
     state: Mutex<FlushState>,
+    /// Held by the thread that copies the values of many groups. It is taken before `state`.
+    copying: Mutex<()>,
     /// The first in the list of releases that are left to the thread with the turn (`stats::release`), by the group's number; `TOP` for none.
     /// Written under the tree lock.
     pub(crate) unsettled: AtomicU32,
@@ -39,6 +42,8 @@ pub(crate) struct FlushState {
     pub(crate) heads: Vec<u32>,
     /// The subsystems that are flushed together: one, unless the hierarchy has a single tree.
     pub(crate) members: Vec<&'static StatStore>,
+    /// The copy of many groups' values that is under way.
+    pub(crate) copy: Option<TreeCopy>,
     last: Option<Last>,
 }
 
@@ -65,12 +70,14 @@ impl UpdateTree {
             deltas: Vec::new(),
             heads: vec![END; depth_max as usize + 1],
             members: Vec::new(),
+            copy: None,
             last: None,
         };
         UpdateTree {
             marks: Marks::new(rows, places_max),
             epoch: AtomicU64::new(0),
             state: Mutex::new(state),
+            copying: Mutex::new(()),
             unsettled: AtomicU32::new(TOP.0),
             is_dated: AtomicBool::new(false),
         }
@@ -97,6 +104,16 @@ impl UpdateTree {
     /// Waits for the right to flush.
     pub(crate) fn lock(&self) -> MutexGuard<'_, FlushState> {
         self.state.lock()
+    }
+
+    /// As `lock`, behind a thread that waits already.
+    pub(crate) fn lock_behind(&self) -> MutexGuard<'_, FlushState> {
+        self.state.lock_behind()
+    }
+
+    /// Waits for the right to copy the values of many groups. The caller has no turn.
+    pub(crate) fn lock_copies(&self) -> MutexGuard<'_, ()> {
+        self.copying.lock()
     }
 
     /// The right to flush, if no thread has it.

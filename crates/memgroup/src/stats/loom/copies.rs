@@ -1,12 +1,13 @@
-//! Copies of values while they are written.
+//! Copies of values while they are written, of one group and of a tree.
 
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
-use crate::charge::loom::explore;
-use crate::stats::loom::{NUMBER, Reach, child, entry, hierarchy, refresh};
-use crate::stats::update;
+use crate::charge::loom::{explore, explore_up_to};
+use crate::stats::loom::{NUMBER, Reach, add, child, entry, hierarchy, refresh, store, total};
+use crate::stats::{copy, update};
 use crate::tree::handle::Group;
+use crate::tree::node::Node;
 
 /// Both statistics always have the same value when they are flushed.
 fn a_copy_against_a_flush(reach: Reach) {
@@ -41,6 +42,76 @@ fn a_copy_against_a_release() {
     });
     drop(Group::adopted(group));
     reader.join().unwrap();
+}
+
+/// The local and the total value of each of these groups, copied one group at a time.
+fn copied(nodes: [&'static Node; 3]) -> Vec<i64> {
+    copy::copy(store(nodes[0]), Some(nodes[0].shared().root()), 1, nodes.into_iter())
+}
+
+/// Another thread adds to a group, and flushes it or the whole tree, while the tree is copied.
+fn a_tree_copy_against_a_flush(is_whole: bool) {
+    let root = hierarchy(1, 4).root();
+    let parent = child(root, "parent");
+    let group = child(parent, "child");
+    add(parent, 1);
+    add(group, 2);
+    let other = thread::spawn(move || {
+        add(group, 4);
+        refresh(if is_whole { root } else { group });
+    });
+    let values = copied([root, parent, group]);
+    let [_, total_of_root, _, total_of_parent, local, total_of_group] = values[..] else {
+        panic!("{values:?}")
+    };
+    let is_of_one_moment = (total_of_root, total_of_parent, total_of_group) == (1 + local, 1 + local, local);
+    assert!(is_of_one_moment, "a copy of a tree is of one moment, not {values:?}");
+    assert!(local == 2 || local == 6, "a copy of a tree has all that was added before it, not {values:?}");
+    other.join().unwrap();
+    assert_eq!((total(group), total(root)), (6, 7), "every addition is flushed once");
+}
+
+/// Another thread releases a group below while the tree is copied. The group itself is not copied.
+fn a_tree_copy_against_a_release() {
+    let root = hierarchy(1, 5).root();
+    let parent = child(root, "parent");
+    let sibling = child(parent, "sibling");
+    let group = child(parent, "child");
+    add(sibling, 1);
+    add(group, 2);
+    group.shared().remove(group).unwrap();
+    let other = thread::spawn(move || {
+        add(group, 4);
+        drop(Group::adopted(group));
+    });
+    let values = copied([root, parent, sibling]);
+    assert!(
+        values == [0, 3, 0, 3, 1, 1] || values == [0, 7, 0, 7, 1, 1],
+        "a copy of a tree is of one moment, not {values:?}"
+    );
+    other.join().unwrap();
+    assert_eq!((total(parent), total(root)), (7, 7), "every addition is flushed once");
+}
+
+#[test]
+fn copies_a_tree_of_one_moment() {
+    explore_up_to(2, || a_tree_copy_against_a_flush(false));
+    explore_up_to(2, || a_tree_copy_against_a_flush(true));
+    explore_up_to(2, a_tree_copy_against_a_release);
+}
+
+#[test]
+#[should_panic(expected = "a copy of a tree is of one moment")]
+fn catches_a_flush_that_does_not_save_for_a_copy() {
+    mutation::with(Mutation::WriterSavesNothing, || {
+        explore_up_to(2, || a_tree_copy_against_a_flush(false));
+    });
+}
+
+#[test]
+#[should_panic(expected = "a copy of a tree is of one moment")]
+fn catches_a_release_that_does_not_save_for_a_copy() {
+    mutation::with(Mutation::WriterSavesNothing, || explore_up_to(2, a_tree_copy_against_a_release));
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
-use crate::charge::loom::explore;
+use crate::charge::loom::{explore, explore_up_to};
 use crate::stats::loom::{Reach, add, child, entry, flush, hierarchy, store, total};
+use crate::tree::handle::Group;
 
 fn two_readers_of_one_group() {
     let group = child(hierarchy(1, 2).root(), "group");
@@ -51,6 +52,71 @@ fn shares_a_flush_between_readers_in_time() {
 #[should_panic(expected = "a read contains all additions before it")]
 fn catches_a_reader_that_uses_an_earlier_flush() {
     mutation::with(Mutation::ReaderTakesAFlushThatHadBegun, || explore(two_readers_of_one_group));
+}
+
+/// A flush of the root takes two pieces. Another thread adds to the group of the second one, and reads the root, too.
+fn two_readers_of_a_flush_in_pieces() {
+    let shared = hierarchy(1, 5);
+    let groups = ["a", "b", "c"].map(|name| child(shared.root(), name));
+    add(groups[0], 1);
+    add(groups[1], 2);
+    let reader = thread::spawn(move || {
+        add(groups[2], 4);
+        assert_eq!(total(shared.root()) & 4, 4, "a read contains all additions before it");
+    });
+    let seen = total(shared.root());
+    assert!(seen == 3 || seen == 7, "every addition is flushed once, not {seen}");
+    reader.join().unwrap();
+    assert_eq!(groups.map(total), [1, 2, 4], "every addition is flushed once");
+    assert_eq!(total(shared.root()), 7, "every addition is flushed once");
+}
+
+#[test]
+fn flushes_in_pieces_for_two_readers() {
+    explore_up_to(2, two_readers_of_a_flush_in_pieces);
+}
+
+#[test]
+#[should_panic(expected = "a read contains all additions before it")]
+fn catches_a_flush_that_ends_with_its_first_piece() {
+    mutation::with(Mutation::PieceEndsTheFlush, || explore_up_to(2, two_readers_of_a_flush_in_pieces));
+}
+
+/// A group goes between two pieces of a flush, and its place is given to a new group.
+fn a_flush_in_pieces_against_a_new_group_in_an_old_place() {
+    let shared = hierarchy(1, 5);
+    let parents = ["a", "b"].map(|name| child(shared.root(), name));
+    let old = child(parents[1], "old");
+    add(parents[0], 1);
+    add(parents[1], 2);
+    add(old, 4);
+    // Loom does not know the lock by which a chunk of marks is published. The new group may get a place in the next chunk.
+    store(old).updates.marks.provide(old.id().0 + 1);
+    shared.remove(old).unwrap();
+    let other = thread::spawn(move || {
+        drop(Group::adopted(old));
+        let new = shared.create(parents[0], "new").unwrap();
+        add(new, 8);
+        assert_eq!(total(parents[0]), 9, "every addition is flushed once, to the groups above its own");
+    });
+    let seen = total(shared.root());
+    assert!(seen == 7 || seen == 15, "every addition is flushed once, not {seen}");
+    other.join().unwrap();
+    assert_eq!(parents.map(total), [9, 6], "every addition is flushed once");
+    assert_eq!(total(shared.root()), 15, "every addition is flushed once");
+}
+
+#[test]
+fn flushes_in_pieces_beside_a_place_that_is_given_away() {
+    explore_up_to(2, a_flush_in_pieces_against_a_new_group_in_an_old_place);
+}
+
+#[test]
+#[should_panic(expected = "every addition is flushed once")]
+fn catches_a_release_that_ignores_a_piece() {
+    mutation::with(Mutation::ReleaseIgnoresFlush, || {
+        explore_up_to(2, a_flush_in_pieces_against_a_new_group_in_an_old_place);
+    });
 }
 
 /// Two readers of two subtrees, and each adds where the other reads.
