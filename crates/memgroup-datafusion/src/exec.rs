@@ -20,7 +20,7 @@ use memgroup::{BYTES_MAX, Freshness, Group, Reach, Statistics};
 use crate::neighbours::Member;
 use crate::node::hands_on_its_input;
 use crate::place::{Place, Placed};
-use crate::views::compact_views;
+use crate::views::{compact, compact_views};
 
 /// The figures of a query's group that its plans show.
 #[derive(Clone)]
@@ -128,7 +128,7 @@ impl PhysicalOptimizerRule for GroupRule {
                 let recompute = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
                 plan.replace_children(vec![input], recompute)
             }
-            None => Ok(over(&plan)),
+            None => Ok(over(&if is_limited { compact(plan) } else { plan })),
         }
     }
 

@@ -2,8 +2,11 @@
 //!
 //! DataFusion reads texts from Parquet as views into the pages of a file. A batch keeps whole pages, and their bytes count for each batch that has a view
 //! into them: some MiB for a thousand rows of 30 bytes. So a plan with few rows a batch would need as much memory as one with many, and
-//! would write it to disk more often. A join returns views into all batches of one side, so one of its batches counts as much as that side.
-//! A scan or a join with compacted views hands on batches with a copy of their own bytes.
+//! would write it to disk more often. Other nodes return views into more bytes than their rows have, too. A filter that lets few rows through makes a
+//! batch of many, and a sort or a join returns views into all batches of one side.
+//!
+//! Most nodes read a batch once. The others hold batches: joins, sorts, and all that this module does not know. Each of those gets batches with a copy of
+//! their own bytes. So a filter above a scan gets the pages as they are.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +17,18 @@ use datafusion::arrow::array::{
 use datafusion::arrow::datatypes::{ByteViewType, DataType, FieldRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, internal_err};
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures_util::StreamExt as _;
 
@@ -27,8 +37,9 @@ use crate::node::hands_on_its_input;
 /// Buffers that are less than so many times as long as their views show stay as they are.
 const TIMES: usize = 2;
 
-/// Puts a node `CompactExec` above each scan and each join of a plan that returns texts or bytes as views. It copies the bytes that a batch shows, where the batch
-/// keeps more than twice as many. Views within lists and structs stay as they are. [`Tenant::begin`](crate::Tenant::begin) does it for its plans.
+/// Puts a node `CompactExec` below each node that holds batches of its inputs, where they have texts or bytes as views. It copies the bytes that a batch
+/// shows, where the batch keeps more than twice as many. Views within lists and structs stay as they are. [`Tenant::begin`](crate::Tenant::begin) does it for
+/// its plans, and also compacts the rows that a plan returns.
 ///
 /// ```
 /// use datafusion::physical_plan::displayable;
@@ -39,7 +50,7 @@ const TIMES: usize = 2;
 /// # async fn main() -> datafusion::common::Result<()> {
 /// let context = SessionContext::new();
 /// context.sql("create table texts as select arrow_cast('a', 'Utf8View') as text").await?.collect().await?;
-/// let plan = context.sql("select text from texts").await?.create_physical_plan().await?;
+/// let plan = context.sql("select text from texts order by text").await?.create_physical_plan().await?;
 /// let plan = compact_views(plan)?;
 /// assert!(displayable(plan.as_ref()).indent(false).to_string().contains("CompactExec"));
 /// # Ok(())
@@ -49,22 +60,48 @@ const TIMES: usize = 2;
 /// # Errors
 /// Those of DataFusion, when it puts a new node into the plan.
 pub fn compact_views(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    let is_view = |field: &FieldRef| matches!(field.data_type(), DataType::Utf8View | DataType::BinaryView);
-    let compact = |node: Arc<dyn ExecutionPlan>| {
-        let has_foreign_bytes = node.is::<DataSourceExec>() || is_join(node.as_ref());
-        Ok(match has_foreign_bytes && node.schema().fields().iter().any(is_view) {
-            true => Transformed::yes(Arc::new(CompactExec { input: node }) as Arc<dyn ExecutionPlan>),
-            false => Transformed::no(node),
-        })
+    let below = |node: Arc<dyn ExecutionPlan>| {
+        let (inputs, held) = (node.children(), inputs_held(node.as_ref()));
+        if !inputs.iter().take(held).any(|input| needs_compaction(input)) {
+            return Ok(Transformed::no(node));
+        }
+        let compacted = |(at, input)| {
+            let input = Arc::clone(input);
+            if at < held { compact(input) } else { input }
+        };
+        let inputs = inputs.into_iter().enumerate().map(compacted).collect();
+        let keep = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+        Ok(Transformed::yes(Arc::clone(&node).replace_children(inputs, keep)?))
     };
-    plan.transform_up(compact).data()
+    plan.transform_up(below).data()
 }
 
-fn is_join(node: &dyn ExecutionPlan) -> bool {
-    node.is::<HashJoinExec>()
-        || node.is::<SortMergeJoinExec>()
-        || node.is::<NestedLoopJoinExec>()
-        || node.is::<CrossJoinExec>()
+/// The node, with compacted views.
+pub(crate) fn compact(node: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    if needs_compaction(&node) { Arc::new(CompactExec { input: node }) } else { node }
+}
+
+fn needs_compaction(node: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_view = |field: &FieldRef| matches!(field.data_type(), DataType::Utf8View | DataType::BinaryView);
+    node.schema().fields().iter().any(is_view) && !node.is::<CompactExec>()
+}
+
+/// So many inputs of a node, the first ones, have batches that it holds. An aggregate copies texts that it groups by.
+fn inputs_held(node: &dyn ExecutionPlan) -> usize {
+    let holds_none = node.is::<CompactExec>()
+        || node.is::<FilterExec>()
+        || node.is::<ProjectionExec>()
+        || node.is::<AggregateExec>()
+        || node.is::<CoalescePartitionsExec>()
+        || node.is::<CooperativeExec>()
+        || node.is::<GlobalLimitExec>()
+        || node.is::<LocalLimitExec>()
+        || node.is::<UnionExec>();
+    match node.is::<HashJoinExec>() {
+        _ if holds_none => 0,
+        true => 1,
+        false => usize::MAX,
+    }
 }
 
 /// The same rows. Views keep their own bytes alone.
@@ -92,7 +129,7 @@ fn copied<T: ByteViewType + ?Sized>(array: &GenericByteViewArray<T>) -> Option<A
     (kept > TIMES * array.total_buffer_bytes_used()).then(|| Arc::new(array.gc()) as ArrayRef)
 }
 
-/// The node over a scan or a join. It has no metrics: a scheduler of Ballista counts those of the plan that it sent.
+/// The node below one that holds batches. It has no metrics: a scheduler of Ballista counts those of the plan that it sent.
 #[derive(Debug)]
 struct CompactExec {
     input: Arc<dyn ExecutionPlan>,
@@ -175,36 +212,50 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scan_of_views_has_a_node_above_and_one_of_numbers_has_none() {
-        let plan = async |column: ArrayRef| {
-            let context = SessionContext::new();
+    async fn a_node_that_holds_views_has_a_node_below_and_one_that_holds_numbers_has_none() {
+        let plan = async |column: ArrayRef, sql: &str| {
+            let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
             context.register_batch("rows", batch(vec![("value", column)])).unwrap();
-            let plan = context.sql("select value from rows order by value").await.unwrap();
-            compact_views(plan.create_physical_plan().await.unwrap()).unwrap()
+            let plan = context.sql(sql).await.unwrap();
+            nodes(compact_views(plan.create_physical_plan().await.unwrap()).unwrap().as_ref())
         };
-        let views = nodes(plan(Arc::new(texts(100))).await.as_ref());
-        assert!(views.contains("CompactExec: views\n    DataSourceExec"), "{views}");
-        let numbers = Arc::new(Int32Array::from(vec![1, 2]));
-        let numbers = nodes(plan(numbers).await.as_ref());
+        let sort = "select value from rows where value is not null order by value";
+        let views = plan(Arc::new(texts(100)), sort).await;
+        assert!(views.contains("CompactExec: views\n    FilterExec"), "{views}");
+        assert_eq!(views.matches("CompactExec").count(), 1, "{views}");
+        let numbers: ArrayRef = Arc::new(Int32Array::from(vec![1, 2]));
+        let numbers = plan(numbers, sort).await;
         assert!(!numbers.contains("CompactExec"), "{numbers}");
+        let join = plan(Arc::new(texts(100)), "select * from rows a join rows b using (value)").await;
+        let (held, probed) = join.split_once("CompactExec: views\n").unwrap();
+        assert!(held.contains("HashJoinExec") && !probed.contains("CompactExec"), "{join}");
+    }
+
+    /// The most bytes that a batch of a plan keeps: as it is, and with compacted views.
+    async fn kept(context: &SessionContext, sql: &str, rows: usize) -> (usize, usize) {
+        let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        let most = async |plan: Arc<dyn ExecutionPlan>| {
+            let batches = collect(plan, context.task_ctx()).await.unwrap();
+            assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), rows);
+            batches.iter().map(RecordBatch::get_array_memory_size).max().unwrap()
+        };
+        (most(Arc::clone(&plan)).await, most(compact(compact_views(plan).unwrap())).await)
     }
 
     #[tokio::test]
-    async fn batches_of_a_join_keep_little_of_the_other_batches() {
+    async fn batches_keep_little_of_the_other_batches() {
         let context = SessionContext::new_with_config(SessionConfig::new().with_batch_size(1000));
         let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(0..50_000));
         let rows = |text: &str| batch(vec![("key", Arc::clone(&keys)), (text, Arc::new(texts(50_000)))]);
         context.register_batch("one", rows("a")).unwrap();
         context.register_batch("two", rows("b")).unwrap();
-        let plan = context.sql("select a, b from one join two using (key)").await.unwrap();
-        let plan = plan.create_physical_plan().await.unwrap();
-        let most = async |plan: Arc<dyn ExecutionPlan>| {
-            let batches = collect(plan, context.task_ctx()).await.unwrap();
-            assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 50_000);
-            batches.iter().map(RecordBatch::get_array_memory_size).max().unwrap()
-        };
-        let kept = most(Arc::clone(&plan)).await;
-        let compact = most(compact_views(plan).unwrap()).await;
-        assert!(kept > 1_500_000 && compact < 300_000, "{kept} {compact}");
+        for (sql, rows) in [
+            ("select a, b from one join two using (key)", 50_000),
+            ("select a from one where key % 50 = 0", 1000),
+            ("select a from one order by key % 1000", 50_000),
+        ] {
+            let (kept, compact) = kept(&context, sql, rows).await;
+            assert!(kept > 1_500_000 && compact < 300_000, "{sql}: {kept} {compact}");
+        }
     }
 }
