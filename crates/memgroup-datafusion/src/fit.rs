@@ -51,12 +51,16 @@ impl Fit {
         Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false, eighths: EIGHTHS }
     }
 
-    /// Settings as for half the memory, with joins that can spill and consumers that spill earlier; `None` where all of it is at its least already.
+    /// Settings as for half the memory, with consumers that spill earlier; `None` where all of it is at its least already. The first one keeps hash joins,
+    /// and the second one differs in this alone: joins that sort both sides can spill, and take far longer.
     pub(crate) fn smaller(self) -> Option<Fit> {
+        if self.eighths < EIGHTHS && !self.sorts_joins {
+            return Some(Fit { sorts_joins: true, ..self });
+        }
         let is_least = self.rows == ROWS_LEAST && self.partitions == 1 && self.eighths == 1;
         (!is_least).then(|| {
             let eighths = (self.eighths / 2).max(1);
-            Fit { sorts_joins: true, eighths, ..Fit::of(self.most / 2, self.partitions) }
+            Fit { sorts_joins: self.sorts_joins, eighths, ..Fit::of(self.most / 2, self.partitions) }
         })
     }
 
