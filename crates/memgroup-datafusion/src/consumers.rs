@@ -52,8 +52,28 @@ pub(crate) struct Place {
     others: AtomicUsize,
     /// The bytes that it held when another query needed its memory: it is to spill at its next growth. Zero if it was not asked.
     asked: AtomicUsize,
-    /// The bytes that it held when it was refused, until it has freed half of them.
+    /// The bytes that it held when it was refused, until it has freed half of them. Then zero, or [`FREED`].
     spilling: AtomicUsize,
+    /// One of the [stages](READS), or zero if it reads nothing back under its own name.
+    stage: AtomicUsize,
+}
+
+/// Instead of bytes in [`Place::spilling`]: a consumer that reads its spilled groups back later has freed half of what it held.
+const FREED: usize = 1;
+
+/// The stages of an aggregate. It reads its input, and spills groups where memory is short. After its input it frees all its memory. It then merges the
+/// spilled groups under the same name, and fails where it is refused.
+const READS: usize = 1;
+const SPILLED: usize = 2;
+const MERGES: usize = 3;
+
+/// Whether DataFusion's operator of this name is such an aggregate.
+fn merges_later(name: &str) -> bool {
+    let operator = name.split('[').next().unwrap_or_default();
+    matches!(
+        operator,
+        "FinalHashAggregateStream" | "SingleHashAggregateStream" | "OrderedFinalAggregateStream"
+    )
 }
 
 /// The number of a thread without one yet. No thread has it.
@@ -154,23 +174,44 @@ impl Place {
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
-    /// The bytes that the consumer held when it was refused, until it has freed half of them; zero before. It writes them to disk meanwhile.
-    pub(crate) fn spilling(&self) -> usize {
-        self.spilling.load(Ordering::Relaxed)
+    /// The bytes that the consumer held when it was refused, until it has freed half of them; `None` before. It writes them to disk meanwhile.
+    pub(crate) fn spilling(&self) -> Option<usize> {
+        Some(self.spilling.load(Ordering::Relaxed)).filter(|&held| held > FREED)
     }
 
     /// The consumer is refused, and begins to spill if it does not spill already.
     pub(crate) fn spill(&self) {
-        _ = self.spilling.compare_exchange(0, self.held(), Ordering::Relaxed, Ordering::Relaxed);
+        let begin = |held| (held <= FREED).then(|| self.held());
+        _ = self.spilling.fetch_update(Ordering::Relaxed, Ordering::Relaxed, begin);
+        _ = self.stage.compare_exchange(READS, SPILLED, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// After a shrinkage: a consumer that spilled may have freed half of its bytes.
     #[inline]
     fn note_spilled(&self) {
-        let spilling = self.spilling();
+        let spilling = self.spilling.load(Ordering::Relaxed);
         if spilling > 0 && self.held() <= spilling / 2 {
-            self.spilling.store(0, Ordering::Relaxed);
+            self.end_spill();
         }
+    }
+
+    #[cold]
+    fn end_spill(&self) {
+        let (is_aggregate, is_empty) = (self.stage.load(Ordering::Relaxed) == SPILLED, self.held() == 0);
+        if is_aggregate && is_empty {
+            self.stage.store(MERGES, Ordering::Relaxed);
+        }
+        self.spilling.store(if is_aggregate && !is_empty { FREED } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Whether the consumer is an aggregate that merges what it spilled, and can spill no more.
+    pub(crate) fn merges(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) == MERGES
+    }
+
+    /// Whether the consumer will merge what it spills, or does so.
+    pub(crate) fn is_aggregate(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) >= READS
     }
 
     #[inline]
@@ -179,11 +220,12 @@ impl Place {
     }
 
     /// Gives a free place to a consumer.
-    fn enter(&self, id: usize, is_charged: bool) {
+    fn enter(&self, id: usize, is_charged: bool, merges_later: bool) {
         let counts = self.counts.iter().flat_map(|count| [&count.thread, &count.bytes]);
         counts.chain([&self.others, &self.most]).for_each(|figure| figure.store(0, Ordering::Relaxed));
         self.asked.store(0, Ordering::Relaxed);
         self.spilling.store(0, Ordering::Relaxed);
+        self.stage.store(if merges_later { READS } else { 0 }, Ordering::Relaxed);
         let kind = if is_charged { 0 } else { UNCHARGED };
         self.id.store((id + 1) | kind, Ordering::Relaxed);
     }
@@ -218,7 +260,7 @@ pub struct ConsumerReport {
     pub name: String,
     /// Its number, of which no two in the process are the same.
     pub id: usize,
-    /// Whether it can write the memory that it holds to disk.
+    /// Whether it can write the memory that it holds to disk. An aggregate that merges what it spilled cannot.
     pub can_spill: bool,
     /// Whether its bytes are charged ([`GroupPool::uncharged`](crate::GroupPool::uncharged)).
     pub is_charged: bool,
@@ -275,7 +317,7 @@ impl Consumers {
         let mut places =
             iter::once(&self.first[..]).chain(further).flat_map(|segment| Self::window(segment, id));
         if let Some(place) = places.find(|place| place.id.load(Ordering::Relaxed) == 0) {
-            place.enter(id, is_charged);
+            place.enter(id, is_charged, consumer.can_spill() && merges_later(consumer.name()));
         }
     }
 
@@ -341,6 +383,7 @@ impl Consumers {
     fn spilling<'c>(&'c self, known: &'c [ConsumerReport]) -> impl Iterator<Item = (usize, &'c Place)> {
         let can_spill = known.iter().filter(|consumer| consumer.can_spill && consumer.is_charged);
         let places = can_spill.filter_map(|consumer| self.place(consumer.id));
+        let places = places.filter(|place| !place.merges());
         places.map(|place| (place.held(), place)).filter(|(held, _)| *held > 0)
     }
 
@@ -355,6 +398,7 @@ impl Consumers {
         for consumer in &mut list {
             if let Some(place) = self.place(consumer.id) {
                 (consumer.held, consumer.most) = (place.held(), place.most.load(Ordering::Relaxed));
+                consumer.can_spill &= !place.merges();
             }
         }
         list

@@ -197,8 +197,7 @@ impl GroupPool {
         let kept: usize =
             list.iter().filter(|consumer| !consumer.can_spill).map(|consumer| consumer.held).sum();
         let sharing = list.iter().filter(|consumer| consumer.can_spill).count();
-        // ORDERING: Relaxed; a number by itself.
-        most.saturating_sub(kept) / sharing.max(1) / EIGHTHS * self.eighths.load(Ordering::Relaxed)
+        most.saturating_sub(kept) / sharing.max(1)
     }
 
     /// Whether a consumer that can spill has more to write to disk than it asks for, and would hold more than its share.
@@ -207,14 +206,19 @@ impl GroupPool {
     fn spills(&self, place: &Place, additional: usize) -> bool {
         let held = place.held();
         let after = held.saturating_add(additional);
-        if held <= additional || !self.looks(place, additional) {
+        if held <= additional || place.merges() || !self.looks(place, additional) {
             return false;
         }
-        let began = place.spilling();
-        let needs_it_to_spill = after <= began + began / 4;
+        // A quarter more, or two growths where those are more: a sort of few batches holds another one while it spills.
+        let needs_it_to_spill =
+            place.spilling().is_some_and(|began| after <= began + (began / 4).max(2 * additional));
         let share = self.share();
+        // ORDERING: Relaxed; a number by itself.
+        let small = share / EIGHTHS * self.eighths.load(Ordering::Relaxed);
         // ORDERING: Relaxed; a hint by itself.
-        self.member.line.store(share / 2, Ordering::Relaxed);
+        self.member.line.store(small / 2, Ordering::Relaxed);
+        // An aggregate that spills early writes more groups, and has as much to merge. So it has all of its share in any plan.
+        let share = if place.is_aggregate() { share } else { small };
         after > share && !needs_it_to_spill || self.member.gives_way(place)
     }
 
@@ -303,7 +307,8 @@ impl GroupPool {
     ) -> Result<Charge> {
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
-        let can_spill = consumer.can_spill() && place.is_some_and(|place| place.held() > additional);
+        let spills = |place: &Place| place.held() > additional && !place.merges();
+        let can_spill = consumer.can_spill() && place.is_some_and(spills);
         let may_wait = !can_spill && self.patience.may_wait();
         let goal = self.reserved().saturating_add(additional);
         let asked = self.member.ask_others(error, goal as u64, may_wait);

@@ -138,6 +138,58 @@ fn one_that_spills_gets_a_quarter_more_until_it_has_freed_half() {
 }
 
 #[test]
+fn a_small_sort_that_spills_has_a_batch_beside_its_own() {
+    let query = Query::new(4 * MIB);
+    let (sort, _idle) =
+        (query.consumer("ExternalSorter[0]", true), query.consumer("ExternalSorter[1]", true));
+    sort.try_grow(MIB).unwrap();
+    sort.try_grow(MIB).unwrap();
+    assert!(sort.try_grow(MIB - 1).is_err(), "it is to spill");
+    // A quarter of its bytes would be half a MiB.
+    sort.try_grow(MIB - 1).unwrap();
+    assert!(sort.try_grow(1).is_err(), "the bytes that it gets are bounded");
+}
+
+/// DataFusion's aggregate frees all memory after its input, and merges what it spilled under the same name.
+#[test]
+fn an_aggregate_that_merges_what_it_spilled_has_no_share() {
+    for name in
+        ["FinalHashAggregateStream[0]", "SingleHashAggregateStream[0]", "OrderedFinalAggregateStream[0]"]
+    {
+        let query = Query::new(20 * MIB);
+        let (aggregate, _idle) = (query.consumer(name, true), query.consumer("ExternalSorter[0]", true));
+        let fill = |to: usize| (aggregate.size() / MIB..to).try_for_each(|_| aggregate.try_grow(MIB));
+        let can_spill = || query.pool.consumers()[0].can_spill;
+        for _ in 0..2 {
+            fill(10).unwrap();
+            let text = text_of(&aggregate.try_grow(1).unwrap_err());
+            assert!(text.contains("more than its even share"), "{text}");
+            // It spills, and reads on.
+            aggregate.shrink(9 * MIB);
+        }
+        assert!(can_spill());
+        aggregate.free();
+        fill(20).unwrap();
+        assert!(!can_spill(), "{name} can spill its groups once");
+        let text = text_of(&aggregate.try_grow(MIB).unwrap_err());
+        assert!(text.contains("refused by group /tenant"), "{text}");
+    }
+}
+
+#[test]
+fn an_aggregate_that_did_not_spill_merges_nothing() {
+    let query = Query::new(20 * MIB);
+    let (aggregate, _idle) =
+        (query.consumer("FinalHashAggregateStream[0]", true), query.consumer("ExternalSorter[0]", true));
+    for _ in 0..2 {
+        aggregate.free();
+        (0..10).for_each(|_| aggregate.try_grow(MIB).unwrap());
+        assert!(query.pool.consumers()[0].can_spill);
+    }
+    assert!(aggregate.try_grow(1).is_err());
+}
+
+#[test]
 fn without_a_limit_no_consumer_spills() {
     let query = Query::new(20 * MIB);
     query.tenant.set_max(None).unwrap();
