@@ -6,7 +6,7 @@ use std::thread;
 
 use memgroup::{Freshness, Group, GroupSnapshot, Hierarchy, Reach, Snapshot, stats};
 
-use super::hierarchy;
+use super::{hierarchy, hierarchy_of};
 
 /// Checks that hold for every snapshot, also under load.
 fn check(snapshot: &Snapshot) {
@@ -140,14 +140,34 @@ fn come_and_go(h: &Hierarchy, top: &Group, added: &AtomicI64, stop: &AtomicBool)
     }
 }
 
-/// A conservation oracle for flushes and copies in pieces. The tree has several pieces of marks and of groups.
-#[test]
-fn statistics_add_up_while_threads_add_and_groups_go() {
+/// Takes snapshots, each of which must have all additions that were counted before it, and add up.
+fn take_and_check(h: &Hierarchy, snapshots: usize, added: &AtomicI64) {
+    for _ in 0..snapshots {
+        // ORDERING: Acquire; pairs with the Release of the adding threads.
+        let before = added.load(Ordering::Acquire);
+        let snapshot = h.snapshot();
+        // Each thread may have made an addition that it has not counted yet.
+        let most = added.load(Ordering::Acquire) + ADDERS;
+        let all = rbytes(&snapshot.groups[0], Reach::Subtree);
+        assert!((before..=most).contains(&all), "{all} additions, not {before} to {most}");
+        for (at, group) in snapshot.groups.iter().enumerate() {
+            let below: i64 = snapshot.children(at).map(|child| rbytes(child, Reach::Subtree)).sum();
+            let (local, subtree) = (rbytes(group, Reach::Local), rbytes(group, Reach::Subtree));
+            // Those of the groups that came and went are in no other.
+            let is_sum =
+                if group.path == "/top" { subtree >= local + below } else { subtree == local + below };
+            assert!(is_sum, "{}: {subtree} is not {local} and {below}", group.path);
+        }
+    }
+}
+
+/// Threads that count their additions in `statistics_add_up`.
+const ADDERS: i64 = 3;
+
+fn statistics_add_up(h: &Hierarchy) {
     const PARENTS: usize = 6;
     const CHILDREN: usize = 60;
-    const SNAPSHOTS: usize = 50;
-    const THREADS: i64 = 3;
-    let h = hierarchy();
+    const SNAPSHOTS: usize = 25;
     let groups: Vec<Group> = (0..PARENTS)
         .flat_map(|parent| (0..CHILDREN).map(move |child| format!("/{parent}/{child}")))
         .map(|path| h.get_or_create(&path).unwrap())
@@ -156,29 +176,27 @@ fn statistics_add_up_while_threads_add_and_groups_go() {
     let (added, stop) = (AtomicI64::new(0), AtomicBool::new(false));
     thread::scope(|threads| {
         let _stops = Stops(&stop);
-        threads.spawn(|| add_and_read(&h, &groups, &added, &stop));
-        threads.spawn(|| add_and_read(&h, &groups[groups.len() / 2..], &added, &stop));
-        threads.spawn(|| come_and_go(&h, &top, &added, &stop));
-        for _ in 0..SNAPSHOTS {
-            // ORDERING: Acquire; pairs with the Release of the adding threads.
-            let before = added.load(Ordering::Acquire);
-            let snapshot = h.snapshot();
-            // Each thread may have made an addition that it has not counted yet.
-            let most = added.load(Ordering::Acquire) + THREADS;
-            let all = rbytes(&snapshot.groups[0], Reach::Subtree);
-            assert!((before..=most).contains(&all), "{all} additions, not {before} to {most}");
-            for (at, group) in snapshot.groups.iter().enumerate() {
-                let below: i64 = snapshot.children(at).map(|child| rbytes(child, Reach::Subtree)).sum();
-                let (local, subtree) = (rbytes(group, Reach::Local), rbytes(group, Reach::Subtree));
-                // Those of the groups that came and went are in no other.
-                let is_sum =
-                    if group.path == "/top" { subtree >= local + below } else { subtree == local + below };
-                assert!(is_sum, "{}: {subtree} is not {local} and {below}", group.path);
-            }
-        }
+        threads.spawn(|| add_and_read(h, &groups, &added, &stop));
+        threads.spawn(|| add_and_read(h, &groups[groups.len() / 2..], &added, &stop));
+        threads.spawn(|| come_and_go(h, &top, &added, &stop));
+        let second = threads.spawn(|| take_and_check(h, SNAPSHOTS, &added));
+        take_and_check(h, SNAPSHOTS, &added);
+        second.join().unwrap();
     });
     let all = h.io().get(&h.root(), stats::io::RBYTES, Reach::Subtree, Freshness::Fresh);
     assert_eq!(all, added.into_inner(), "every addition is counted once");
+}
+
+/// A conservation oracle for flushes and copies in pieces. The tree has several pieces of marks and of groups.
+#[test]
+fn statistics_add_up_while_threads_add_and_groups_go() {
+    statistics_add_up(&hierarchy());
+}
+
+/// The same where each flush writes the values of all subsystems, and a copy is of one.
+#[test]
+fn statistics_of_one_tree_add_up_while_threads_add_and_groups_go() {
+    statistics_add_up(&hierarchy_of(|config| config.separate_trees(false)));
 }
 
 #[test]
