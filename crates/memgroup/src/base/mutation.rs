@@ -57,6 +57,8 @@ memgroup_sync::mutations! {
     FlushStopsBelowTheRoot,
     /// A flush counts as over after its first piece.
     PieceEndsTheFlush,
+    /// A flush counts as begun with its last piece.
+    PieceBeginsTheFlush,
     /// A thread that changes values does not save them for a copy under way.
     WriterSavesNothing,
     /// A flush takes the words of a group from the first to the last.

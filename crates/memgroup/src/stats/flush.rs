@@ -9,7 +9,8 @@
 //!
 //! - I1. When a piece of a flush ends, no value is pending (`flushed`, I2).
 //! - I2. A flush cannot fail. A mark of a place that is free, and so has no flushed values, is skipped.
-//! - I3. A flush covers a reader when its last piece ends (`UpdateTree`, E1). Loom: `flushes_in_pieces_for_two_readers`.
+//! - I3. A flush begins with its first piece, and covers a reader when its last one ends (`UpdateTree`, E1). Loom:
+//!   `flushes_in_pieces_for_two_readers`, `flushes_in_pieces_for_a_reader_that_adds_behind_one`, `notes_a_flush_in_pieces_at_its_end`.
 //! - E1. During a piece no record of its subsystems moves, and no group is released: a mover and a release need the turn to flush too.
 //!   Loom: `flushes_values_that_move`, `counts_once_in_a_flush_and_a_release`.
 //! - E2. clear the marks → look for the record; link or admit → add → check the mark. Both sides hold the tree lock where the flush
@@ -137,6 +138,7 @@ pub(crate) fn flush(store: &'static StatStore, top: &'static Node) -> FlushGuard
         if let Some(next) = next.filter(|_| !mutation::active(Mutation::PieceEndsTheFlush)) {
             from = next;
             guard = guard.let_others_in();
+            begun = begun.filter(|_| !mutation::active(Mutation::PieceBeginsTheFlush));
             continue;
         }
         if let Some(began) = began {

@@ -1,5 +1,6 @@
 //! Flushes against each other, and against groups that are being made.
 
+use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +8,8 @@ use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{explore, explore_up_to};
-use crate::stats::loom::{Reach, add, child, entry, flush, hierarchy, store, total};
+use crate::stats::flush::Freshness;
+use crate::stats::loom::{Reach, add, child, entry, flush, hierarchy, refresh, store, total};
 use crate::tree::handle::Group;
 
 fn two_readers_of_one_group() {
@@ -80,6 +82,81 @@ fn flushes_in_pieces_for_two_readers() {
 #[should_panic(expected = "a read contains all additions before it")]
 fn catches_a_flush_that_ends_with_its_first_piece() {
     mutation::with(Mutation::PieceEndsTheFlush, || explore_up_to(2, two_readers_of_a_flush_in_pieces));
+}
+
+/// As above, with all three groups marked. The other thread adds to a group of the first piece.
+fn an_addition_behind_a_piece() {
+    let shared = hierarchy(1, 5);
+    let groups = ["a", "b", "c"].map(|name| child(shared.root(), name));
+    groups.into_iter().zip([1, 2, 4]).for_each(|(group, value)| add(group, value));
+    let reader = thread::spawn(move || {
+        add(groups[0], 8);
+        let seen = total(shared.root());
+        assert!(seen == 15, "a read contains all additions before it, not {seen}");
+    });
+    let seen = total(shared.root());
+    assert!(seen == 7 || seen == 15, "every addition is flushed once, not {seen}");
+    reader.join().unwrap();
+    assert_eq!(total(shared.root()), 15, "every addition is flushed once");
+}
+
+#[test]
+fn flushes_in_pieces_for_a_reader_that_adds_behind_one() {
+    explore_up_to(2, an_addition_behind_a_piece);
+}
+
+#[test]
+#[should_panic(expected = "a read contains all additions before it")]
+fn catches_a_flush_that_begins_with_its_last_piece() {
+    mutation::with(Mutation::PieceBeginsTheFlush, || explore_up_to(2, an_addition_behind_a_piece));
+}
+
+/// The other thread takes the values of a flush that began any time ago: after the additions.
+fn a_read_of_any_age_beside_pieces() {
+    let shared = hierarchy(1, 5);
+    let groups = ["a", "b", "c"].map(|name| child(shared.root(), name));
+    groups.into_iter().zip([1, 2, 4]).for_each(|(group, value)| add(group, value));
+    store(groups[0]).updates.date();
+    let reader = thread::spawn(move || {
+        flush::refresh_as(store(shared.root()), shared.root(), Freshness::AtMost(Duration::MAX));
+        let seen = entry(shared.root()).flushed().peek(Reach::Subtree, 0);
+        assert!(seen == 7, "a read contains all additions before the flush, not {seen}");
+    });
+    refresh(shared.root());
+    reader.join().unwrap();
+    assert_eq!(total(shared.root()), 7, "every addition is flushed once");
+}
+
+#[test]
+fn notes_a_flush_in_pieces_at_its_end() {
+    explore_up_to(2, a_read_of_any_age_beside_pieces);
+}
+
+#[test]
+#[should_panic(expected = "a read contains all additions before the flush")]
+fn catches_a_flush_that_is_noted_with_its_first_piece() {
+    mutation::with(Mutation::PieceEndsTheFlush, || explore_up_to(2, a_read_of_any_age_beside_pieces));
+}
+
+#[test]
+fn lets_another_thread_in_between_two_pieces() {
+    // Seen by no model: it tells whether in some execution the other thread came between the two pieces.
+    let was_between = Arc::new(AtomicBool::new(false));
+    let between = Arc::clone(&was_between);
+    explore_up_to(2, move || {
+        let shared = hierarchy(1, 5);
+        let groups = ["a", "b", "c"].map(|name| child(shared.root(), name));
+        groups.into_iter().zip([1, 2, 4]).for_each(|(group, value)| add(group, value));
+        let other = thread::spawn(move || {
+            let _turn = flush::lock(store(shared.root()).updates, shared);
+            entry(shared.root()).flushed().peek(Reach::Subtree, 0)
+        });
+        assert_eq!(total(shared.root()), 7, "every addition is flushed once");
+        // ORDERING: Relaxed; executions come one after the other.
+        between.fetch_or(other.join().unwrap() == 3, Ordering::Relaxed);
+    });
+    // ORDERING: Relaxed, as above.
+    assert!(was_between.load(Ordering::Relaxed), "a flush never freed the turn between two pieces");
 }
 
 /// A group goes between two pieces of a flush, and its place is given to a new group.
