@@ -340,7 +340,7 @@ impl Hierarchy {
     ///
     /// A thread with spare time calls it now and then. Removals and creations do the same in small steps. One pass runs at a time: a second
     /// caller waits for the first. A charge waits for a pass only while the pass holds the tree lock: for 64 pages' worth of records at a time,
-    /// at most. The pass waits for running flushes, of one subsystem at a time, and for grace periods, without that lock. No count and no charge is
+    /// at most. The pass waits for pieces of running flushes, of one subsystem at a time, and for grace periods, without that lock. No count and no charge is
     /// lost when records move.
     ///
     /// It makes these system calls: `membarrier` for one or two grace periods of 8 to 24 ms each, which interrupts no thread; `madvise` and

@@ -60,7 +60,8 @@ impl Pace {
         }
     }
 
-    /// Whether the flushes are over that run now. A whole pass waits for them.
+    /// Whether the pieces of flushes are over that run now. Between two pieces a flush refers to no node but its top, which is held. A whole pass
+    /// waits for them.
     pub(crate) fn have_flushes_ended(&self, shared: &'static Shared) -> bool {
         shared.statistics.trees().all(|updates| self.turn(updates, shared).is_some())
     }

@@ -2,7 +2,8 @@
 //!
 //! - I1. The turn to flush is held for `GROUPS_A_PIECE` groups at a time. Flushes and releases in between save the values that they are about
 //!   to change (`state::stats::tree_copy`).
-//! - I2. One thread at a time copies. It allocates before and after, and waits for the turn with no other lock.
+//! - I2. One thread at a time copies. It allocates before and after. While it waits for the turn, it holds the turn to copy, which no
+//!   thread waits for with another lock.
 
 use crate::state::stats::store::StatStore;
 use crate::state::stats::tree_copy::TreeCopy;

@@ -394,8 +394,8 @@ impl Shared {
     /// Gives the memory of nodes back for which the grace period is over, and that of parts; at most so many chunks, and as many parts for
     /// each node of theirs. Returns the bytes of nodes.
     ///
-    /// A flush may refer to nodes that no group holds. `flushes_ended` tells, or waits for it, that those are over which run when it is
-    /// called.
+    /// A piece of a flush may refer to nodes that no group holds. `flushes_ended` tells, or waits for it, that those pieces are over which run
+    /// when it is called.
     pub(crate) fn reclaim_nodes(&self, most: usize, flushes_ended: impl FnOnce() -> bool) -> u64 {
         let mut done = Vec::new();
         let mut owned = self.owned.lock();

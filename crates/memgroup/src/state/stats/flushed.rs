@@ -14,7 +14,7 @@
 //!
 //! - I1. One thread at a time writes `local`, `total` and `pending`. A flush, a mover and a release do so with the lock of the
 //!   update tree.
-//! - I2. Outside of a flush `pending` is zero, and `total` is `local` plus the totals of all children, released ones included.
+//! - I2. Outside of a piece of a flush `pending` is zero, and `total` is `local` plus the totals of all children, released ones included.
 //! - E1. write → copy: a sequence lock. A copy has all values of a write or none. Loom: `copies_values_of_one_moment`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
