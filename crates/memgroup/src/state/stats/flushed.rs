@@ -291,13 +291,15 @@ impl FlushedStats {
         (next - 1) as u32
     }
 
-    /// Notes when a flush of the subtree began.
+    /// Notes when a flush of the subtree began. One that began later may have ended before, between two of its pieces.
     pub(crate) fn note_flush(&self, at: u64) {
+        // ORDERING: Relaxed; one thread at a time notes (I1).
+        let at = self.words[FLUSHED_AT].load(Ordering::Relaxed).max(at + 1);
         // ORDERING: Release; pairs with the Acquire in `flushed_at`: a reader of the time sees the values.
-        self.words[FLUSHED_AT].store(at + 1, Ordering::Release);
+        self.words[FLUSHED_AT].store(at, Ordering::Release);
     }
 
-    /// When the last flush that started from this group began, on the hierarchy's clock.
+    /// The latest beginning of a flush that started from this group and has ended, on the hierarchy's clock.
     pub(crate) fn flushed_at(&self) -> Option<u64> {
         // ORDERING: Acquire; as above.
         self.words[FLUSHED_AT].load(Ordering::Acquire).checked_sub(1)
