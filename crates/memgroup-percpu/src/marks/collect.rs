@@ -116,11 +116,16 @@ impl Marks {
         let classes = collection.take_rows();
         // ORDERING: Relaxed; see `provide`.
         let chunks = self.chunks_end.load(Ordering::Relaxed);
+        let mut behind = 0;
         for (index, chunk) in self.chunks.iter().enumerate().take(chunks) {
             if let Some(leaves) = chunk.get().filter(|_| classes & class(index) != 0) {
-                collection.take_chunk(index, leaves, &mut wanted, &mut each);
+                match collection.next {
+                    Some(_) => behind |= class(index),
+                    None => collection.take_chunk(index, leaves, &mut wanted, &mut each),
+                }
             }
         }
+        collection.leave_chunks(behind);
         finish();
         collection.next
     }
@@ -364,6 +369,13 @@ impl<'a> Collection<'a> {
         // ORDERING: Relaxed; a mark that is set meanwhile may be taken, and not counted.
         rows.filter(|taken| at.leaves[taken.row].words[word].load(Ordering::Relaxed) >> place & 1 != 0)
             .count()
+    }
+
+    /// Leaves all bits of chunks of these classes, which the next piece reads.
+    fn leave_chunks(&mut self, classes: u64) {
+        for taken in self.scratch.taken.iter_mut().filter(|_| !active(Mutation::PieceForgetsChunks)) {
+            taken.restore |= taken.classes & classes;
+        }
     }
 
     /// Leaves all bits of a word that is not in the piece.
