@@ -58,7 +58,7 @@ pub(crate) struct Place {
     stage: AtomicUsize,
 }
 
-/// Instead of bytes in [`Place::spilling`]: a consumer that reads its spilled groups back later has freed half of what it held.
+/// Instead of bytes in [`Place::spilling`]: a consumer that reads its spilled groups back later has freed half of the bytes that it held.
 const FREED: usize = 1;
 
 /// The stages of an aggregate. It reads its input, and spills groups where memory is short. After its input it frees all its memory. It then merges the
@@ -204,12 +204,12 @@ impl Place {
         self.spilling.store(if is_aggregate && !is_empty { FREED } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Whether the consumer is an aggregate that merges what it spilled, and can spill no more.
+    /// Whether the consumer is an aggregate that merges its spilled groups, and can spill no more.
     pub(crate) fn merges(&self) -> bool {
         self.stage.load(Ordering::Relaxed) == MERGES
     }
 
-    /// Whether the consumer will merge what it spills, or does so.
+    /// Whether the consumer will merge its spilled groups, or does so.
     pub(crate) fn is_aggregate(&self) -> bool {
         self.stage.load(Ordering::Relaxed) >= READS
     }
@@ -260,7 +260,7 @@ pub struct ConsumerReport {
     pub name: String,
     /// Its number, of which no two in the process are the same.
     pub id: usize,
-    /// Whether it can write the memory that it holds to disk. An aggregate that merges what it spilled cannot.
+    /// Whether it can write the memory that it holds to disk. An aggregate that merges its spilled groups cannot.
     pub can_spill: bool,
     /// Whether its bytes are charged ([`GroupPool::uncharged`](crate::GroupPool::uncharged)).
     pub is_charged: bool,

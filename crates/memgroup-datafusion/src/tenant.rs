@@ -297,7 +297,8 @@ impl Query {
     ///
     /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for all that it held and the
     /// growth that was refused. That room is the query's until its end. All waits end a minute after the first one began. The first plan after a wait is for all
-    /// that the query can hold then. Each further plan is for half the memory, until a plan cannot be smaller. A plan of the least size is begun anew only after
+    /// that the query can hold then. Each further plan is for half the memory, until a plan cannot be smaller. The second one is for as much as the first, and
+    /// its joins sort both sides, as do all later ones. A plan of the least size is begun anew only after
     /// a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors

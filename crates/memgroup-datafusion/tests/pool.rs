@@ -150,9 +150,9 @@ fn a_small_sort_that_spills_has_a_batch_beside_its_own() {
     assert!(sort.try_grow(1).is_err(), "the bytes that it gets are bounded");
 }
 
-/// DataFusion's aggregate frees all memory after its input, and merges what it spilled under the same name.
+/// DataFusion's aggregate frees all memory after its input, and merges its spilled groups under the same name.
 #[test]
-fn an_aggregate_that_merges_what_it_spilled_has_no_share() {
+fn an_aggregate_that_merges_spilled_groups_has_no_share() {
     for name in
         ["FinalHashAggregateStream[0]", "SingleHashAggregateStream[0]", "OrderedFinalAggregateStream[0]"]
     {

@@ -112,7 +112,7 @@ fn flood(target: &Target, bytes: &str) {
         for mut stream in open(target, 4, "") {
             threads.spawn(move || {
                 let mut answers = [0; 64 << 10];
-                // More is asked for when something was answered: the server does not read what waits behind unread answers.
+                // More is asked for when something was answered: the server does not read requests that wait behind unread answers.
                 while began.elapsed() < SECOND && stream.write_all(bytes.as_bytes()).is_ok() {
                     if !matches!(stream.read(&mut answers), Ok(1..)) {
                         break;
