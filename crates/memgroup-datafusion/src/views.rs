@@ -3,7 +3,7 @@
 //! DataFusion reads texts from Parquet as views into the pages of a file. A batch keeps whole pages, and their bytes count for each batch that has a view
 //! into them: some MiB for a thousand rows of 30 bytes. So a plan with few rows a batch would need as much memory as one with many, and
 //! would write it to disk more often. Other nodes return views into more bytes than their rows have, too. A filter that lets few rows through makes a
-//! batch of many, and a sort or a join returns views into all batches of one side.
+//! batch of many, and may begin a page of a MiB for each. A sort or a join returns views into all batches of one side.
 //!
 //! Most nodes read a batch once. The others hold batches: joins, sorts, and all that this module does not know. Each of those gets batches with a copy of
 //! their own bytes. So a filter above a scan gets the pages as they are.
@@ -167,6 +167,7 @@ impl ExecutionPlan for CompactExec {
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::array::Int32Array;
+    use datafusion::datasource::MemTable;
     use datafusion::physical_plan::collect;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
@@ -244,14 +245,24 @@ mod tests {
 
     #[tokio::test]
     async fn batches_keep_little_of_the_other_batches() {
-        let context = SessionContext::new_with_config(SessionConfig::new().with_batch_size(1000));
+        let context = SessionContext::new_with_config(
+            SessionConfig::new().with_batch_size(1000).with_target_partitions(1),
+        );
         let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(0..50_000));
         let rows = |text: &str| batch(vec![("key", Arc::clone(&keys)), (text, Arc::new(texts(50_000)))]);
         context.register_batch("one", rows("a")).unwrap();
         context.register_batch("two", rows("b")).unwrap();
+        // A filter copies the texts of a page that has many others, and else takes the page. After each change it begins a page of up to a MiB.
+        let own = |nth: i32| {
+            let text = |row| (nth % 2 == 0 || row == 1).then(|| format!("the text of row {row:014}"));
+            let texts = (0..1000).map(text).collect::<StringViewArray>().gc();
+            batch(vec![("key", Arc::new(Int32Array::from_iter_values(0..1000))), ("a", Arc::new(texts))])
+        };
+        let many = MemTable::try_new(own(0).schema(), vec![(0..100).map(own).collect()]).unwrap();
+        context.register_table("many", Arc::new(many)).unwrap();
         for (sql, rows) in [
             ("select a, b from one join two using (key)", 50_000),
-            ("select a from one where key % 50 = 0", 1000),
+            ("select a from many where key = 1", 100),
             ("select a from one order by key % 1000", 50_000),
         ] {
             let (kept, compact) = kept(&context, sql, rows).await;

@@ -166,13 +166,13 @@ async fn a_query_that_cannot_fit_fails_and_leaves_nothing() {
     let context = context(&path, 2, None).await;
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
     let group = hierarchy.create("/tenant").unwrap();
-    group.set_max(1 << 20).unwrap();
+    group.set_max(1 << 17).unwrap();
     let tenant = Tenant::new(&hierarchy, &group, &context);
     let query = tenant.begin("query").unwrap();
     let error = query.collect(QUERIES[0]).await.unwrap_err();
     assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
     assert!(error.to_string().contains("Top memory consumers: "), "{error}");
-    assert!(query.end().group.peak_bytes <= 1 << 20);
+    assert!(query.end().group.peak_bytes <= 1 << 17);
     until_empty(&group).await;
     assert!(hierarchy.lookup("/tenant/query").is_err());
     assert!(tenant.begin("query").is_ok(), "the name is free again");
