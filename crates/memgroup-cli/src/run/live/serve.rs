@@ -2,10 +2,10 @@
 //!
 //! - I1. The socket is in a directory of this user alone. So no other user places a file at its path, or has its name before the run.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::{env, process};
 
@@ -26,7 +26,9 @@ pub(crate) fn serve(
     let token = Token::random().or_fail("make a token")?;
     let own = user::own().or_fail("read /proc/self")?;
     let folder = folder(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), &env::temp_dir(), own);
-    let socket = folder.map_err(RunError::Failure)?.join(format!("memgroup-{}.sock", process::id()));
+    let folder = folder.map_err(RunError::Failure)?;
+    sweep(&folder);
+    let socket = folder.join(format!("memgroup-{}.sock", process::id()));
     let settings = Serve::tcp(address).and_unix(socket).token(token.clone()).control(Control::Token(token));
     let server = memgroup_serve::start(hierarchy, settings)
         .map_err(|error| RunError::Usage(format!("--serve {address}: {error}")))?;
@@ -58,6 +60,29 @@ fn folder(runtime: Option<PathBuf>, temporary: &Path, own: u32) -> Result<PathBu
     }
 }
 
+/// Removes the sockets of runs that were killed: the process of such a run is gone, and no server holds its lock.
+fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid =
+            || name.to_str()?.strip_prefix("memgroup-")?.strip_suffix(".sock.lock")?.parse::<u32>().ok();
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if !is_file || pid().is_none_or(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
+            continue;
+        }
+        let lock = entry.path();
+        // A run of another container may share the directory, and not the numbers of processes.
+        let Ok(file) = File::open(&lock) else { continue };
+        if file.try_lock().is_ok() {
+            let socket = lock.with_extension("");
+            if fs::symlink_metadata(&socket).is_ok_and(|found| found.file_type().is_socket()) {
+                let _gone = fs::remove_file(&socket);
+            }
+            let _gone = fs::remove_file(&lock);
+        }
+    }
+}
+
 /// Whether the path is a directory, not a link to one, which this user owns and no other user reads or writes.
 fn is_private(path: &Path, own: u32) -> io::Result<bool> {
     let found = fs::symlink_metadata(path)?;
@@ -66,10 +91,12 @@ fn is_private(path: &Path, own: u32) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, Permissions};
+    use std::fs::{self, File, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+    use std::os::unix::net::UnixListener;
+    use std::process;
 
-    use super::folder;
+    use super::{folder, sweep};
     use crate::run::base::user;
 
     #[test]
@@ -101,5 +128,31 @@ mod tests {
         fs::remove_dir(&made).expect("an empty directory");
         symlink(&runtime, &made).expect("a link");
         assert!(refused().starts_with(&said), "{}", refused());
+    }
+
+    #[test]
+    fn removes_sockets_of_runs_that_were_killed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| place.path().join(name);
+        // Numbers of processes are below 2^22.
+        let (gone, held, own) = (u32::MAX, u32::MAX - 1, process::id());
+        for pid in [gone, held, own] {
+            drop(UnixListener::bind(path(&format!("memgroup-{pid}.sock"))).expect("a socket"));
+        }
+        let lock = |pid: u32| File::create(path(&format!("memgroup-{pid}.sock.lock"))).expect("a lock");
+        let (_gone, held_lock, _own) = (lock(gone), lock(held), lock(own));
+        held_lock.lock().expect("a lock");
+        fs::write(path("memgroup-1.txt"), "").expect("a file of another program");
+        sweep(place.path());
+        let mut left: Vec<_> = fs::read_dir(place.path())
+            .expect("a directory")
+            .map(|entry| entry.expect("a file").file_name().into_string().expect("a name"))
+            .collect();
+        left.sort();
+        let both = |pid: u32| [format!("memgroup-{pid}.sock"), format!("memgroup-{pid}.sock.lock")];
+        let mut expected = [both(held), both(own)].concat();
+        expected.push("memgroup-1.txt".to_owned());
+        expected.sort();
+        assert_eq!(left, expected);
     }
 }
