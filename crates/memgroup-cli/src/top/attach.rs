@@ -2,10 +2,11 @@
 //!
 //! - I1. A token is sent to no program of another user, unless it is root's: any user may place a socket.
 
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant, SystemTime};
-use std::{fmt, io, thread};
+use std::{fmt, fs, io, thread};
 
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
@@ -75,8 +76,15 @@ impl Target {
                 )
             });
         }
-        if find::is_at(word.as_ref()) {
-            return Ok(Target::Unix(word.into()));
+        match fs::metadata(word) {
+            Ok(found) if found.file_type().is_socket() => return Ok(Target::Unix(word.into())),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(RunError::Failure(format!(
+                    "failed to reach {}: {error}; the user of its program reaches it, or root",
+                    plain(word)
+                )));
+            }
+            _ => {}
         }
         Err(RunError::Usage(format!(
             "{word:?} is no socket, process number or address; give the path of a socket, a PID, or http://127.0.0.1:PORT with --token"
@@ -190,7 +198,10 @@ fn check_user(stream: &UnixStream) -> Result<(), String> {
 }
 
 async fn connect(target: &Target, has_token: bool) -> Result<SendRequest<Empty<Bytes>>, String> {
-    let no_stream = |error: io::Error| format!("connect: {error}");
+    let no_stream = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!("connect: {error}: no program listens there"),
+        _ => format!("connect: {error}"),
+    };
     let no_http = |error: hyper::Error| format!("connect: {error}");
     match target {
         Target::Unix(path) => {

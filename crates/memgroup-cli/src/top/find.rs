@@ -61,7 +61,7 @@ fn of_process(pid: u32, listening: &HashSet<String>) -> Vec<Program> {
 }
 
 /// Whether there is a socket.
-pub(crate) fn is_at(path: &Path) -> bool {
+fn is_at(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 

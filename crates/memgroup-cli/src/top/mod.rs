@@ -264,6 +264,9 @@ fn record(options: &Record) -> Result<u8, RunError> {
     let mut clients = Vec::new();
     for word in words {
         let target = Target::of(word)?;
+        if clients.iter().any(|client: &Client| client.target == target) {
+            return Err(RunError::Usage(format!("{target} is given twice; give each program once")));
+        }
         let mut client = Client::new(target, options.ask.token.clone()).or_fail("make a client")?;
         client.shot().map_err(|error| RunError::Failure(format!("failed to read {error}")))?;
         clients.push(client);

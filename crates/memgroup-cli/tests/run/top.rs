@@ -275,6 +275,10 @@ fn a_recording_notes_that_the_program_was_gone() {
     assert!(errors.last().expect("a line").expect("text").contains(" snapshots, "));
     let output = top(&["replay", text(&file), "--json"]);
     assert!(stderr(&output).contains("m.sock: "), "{}", stderr(&output));
+    let (twice, socket) = (served.file("twice.memrec"), text(&served.socket));
+    let output = top(&["record", text(&twice), socket, socket]);
+    assert_eq!((output.status.code(), twice.exists()), (Some(2), false));
+    assert!(stderr(&output).contains(&format!("{socket} is given twice")), "{}", stderr(&output));
     let again = top(&["record", text(&file), text(&served.socket)]);
     assert_eq!(again.status.code(), Some(2));
     assert!(stderr(&again).ends_with("b.memrec exists; give the name of a new file\n"), "{}", stderr(&again));

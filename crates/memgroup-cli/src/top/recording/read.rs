@@ -127,9 +127,14 @@ impl Recording {
             offset += (HEAD + entry.packed) as u64;
         }
         let all = || names.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(", ");
+        // The damaged frame may have been the first snapshot.
+        let none = |note: Option<String>| match note {
+            Some(note) => named(format!("{note}; so it has no snapshot")),
+            None => named("it has no snapshot".to_owned()),
+        };
         let number = match (source, &names[..]) {
             (None, [(number, _)]) => *number,
-            (None, []) => return Err(named("it has no snapshot".to_owned())),
+            (None, []) => return Err(none(note)),
             (None, _) => return Err(named(format!("it has several programs; give one: --of {}", all()))),
             (Some(source), _) => match names.iter().find(|(_, name)| name == source) {
                 Some((number, _)) => *number,
@@ -138,7 +143,7 @@ impl Recording {
         };
         entries.retain(|entry| entry.source == number && entry.kind != Kind::Source);
         if !entries.iter().any(|entry| entry.kind == Kind::Full) {
-            return Err(named("it has no snapshot".to_owned()));
+            return Err(none(note));
         }
         let (path, file) = (path.to_owned(), reader.into_inner());
         Ok(Recording { path, file, entries, note, unpacker: Unpacker::default(), at: None })

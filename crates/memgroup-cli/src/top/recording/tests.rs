@@ -233,6 +233,9 @@ fn refuses_files_of_other_kinds() {
     }
     fs::write(&path, MAGIC).expect("a file");
     assert!(read_all(&path).expect_err("empty").ends_with("it has no snapshot"));
+    fs::write(&path, [MAGIC, &frame(Kind::Source, 0, b"/s"), b"cut"].concat()).expect("a file");
+    let error = read_all(&path).expect_err("no whole frame");
+    assert!(error.ends_with("is not read: it is cut off; so it has no snapshot"), "{error}");
     assert!(read_all(&folder.path().join("missing")).expect_err("missing").contains("missing: "));
 }
 
