@@ -59,8 +59,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
 
-    std::fs::create_dir_all(&path)?;
-    let mounted = mount(&hierarchy, &path, Options::new())?;
+    match std::fs::create_dir_all(&path) {
+        // The tree of a program that was killed may be there. `mount` clears it, and names any other file.
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(format!("failed to make the directory {path}: {error}").into());
+        }
+        _ => {}
+    }
+    let mounted = mount(&hierarchy, &path, Options::new()).map_err(|error| format!("failed to {error}"))?;
     println!("mounted at {}; `umount` ends the program", mounted.path().display());
     while mounted.is_mounted() {
         thread::sleep(Duration::from_millis(100));
