@@ -74,7 +74,14 @@ fn can_mount() -> bool {
 /// Whether the system lets no program like this one mount. Any other error fails the test.
 fn is_of_the_system(problem: &MountProblem) -> bool {
     use MountProblem::{Device, Fusermount, NoFusermount, Refused};
-    matches!(problem, Device(_) | Fusermount(_) | NoFusermount(_) | Refused(_))
+    match problem {
+        Device(_) | Fusermount(_) | NoFusermount(_) => true,
+        // No right to mount, or a kernel without FUSE. Wrong options of a mount are EINVAL.
+        Refused(error) => [Errno::PERM, Errno::ACCESS, Errno::NODEV]
+            .map(|errno| Some(errno.raw_os_error()))
+            .contains(&error.raw_os_error()),
+        _ => false,
+    }
 }
 
 impl Mounted {
