@@ -89,6 +89,10 @@ impl From<GroupError> for Problem {
                 let detail = format!("{error}, or all at once with ?recursive=true");
                 Problem { detail: detail.into(), ..problem }.group(path)
             }
+            (E::NotFound { .. }, Some(path)) => {
+                let detail = format!("{error}; /v1/tree lists all groups");
+                Problem { detail: detail.into(), ..problem }.group(path)
+            }
             (E::IsRoot, _) => problem.group("/"),
             (_, Some(path)) => problem.group(path),
             (_, None) => problem,

@@ -108,8 +108,12 @@ impl Route {
             ROUTES.iter().filter(|route| route.has(path)).map(|route| route.method).collect();
         methods.dedup();
         if methods.is_empty() {
-            let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-            paths.dedup();
+            let mut paths: Vec<&str> = Vec::new();
+            for route in ROUTES {
+                if !paths.contains(&route.path) {
+                    paths.push(route.path);
+                }
+            }
             let detail = format!("there is nothing at {path:?}; allowed are {}", paths.join(", "));
             return Err(Problem::new(StatusCode::NOT_FOUND, "no_such_path", detail).allowed(paths));
         }
@@ -141,7 +145,10 @@ mod tests {
         );
         assert_eq!(Route::find(&Method::POST, "/metrics").unwrap_err().allowed, ["GET"]);
         for path in ["", "/v1", "/v1/groupsx", "/metrics/", "//", "/index.html"] {
-            assert_eq!(Route::find(&Method::GET, path).unwrap_err().code, "no_such_path", "{path:?}");
+            let problem = Route::find(&Method::GET, path).unwrap_err();
+            assert_eq!(problem.code, "no_such_path", "{path:?}");
+            let named = |named: &str| problem.allowed.iter().filter(|path| *path == named).count();
+            assert!(ROUTES.iter().all(|route| named(route.path) == 1), "{:?}", problem.allowed);
         }
         assert_eq!(Route::find(&Method::HEAD, "/metrics").unwrap().act, Act::Metrics);
     }

@@ -42,8 +42,9 @@ impl Order {
                     return Err(Problem::bad("no_file_named", detail).group(parts.group()));
                 };
                 let text = std::str::from_utf8(body).map_err(|_| {
-                    let detail =
-                        format!("write {file} of group {path}: the body is not UTF-8; write it as echo does");
+                    let detail = format!(
+                        "failed to write {file} of group {path}: the body is not UTF-8; write it as echo does"
+                    );
                     Problem::bad("invalid_text", detail).group(&path).file(file)
                 })?;
                 Ok(Order::Write { path: path.clone(), file: file.to_owned(), text: text.to_owned() })
@@ -54,7 +55,7 @@ impl Order {
                     b"" => None,
                     body => Some(serde_json::from_slice::<GroupSpec>(body).map_err(|error| {
                         let detail =
-                            format!("create group {path}: the body is no JSON object of settings, such as {{\"max\":\"64M\"}}: {error}");
+                            format!("failed to create group {path}: the body is no JSON object of settings, such as {{\"max\":\"64M\"}}: {error}");
                         Problem::bad("invalid_settings", detail).group(&path)
                     })?),
                 };
@@ -102,7 +103,7 @@ impl Order {
                     || own.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/')) =>
             {
                 let detail = format!(
-                    "remove group {path}: the server itself is charged to {own}; stop the server instead"
+                    "failed to remove group {path}: the server itself is charged to {own}; stop the server instead"
                 );
                 Err(Problem::new(StatusCode::CONFLICT, "own_group", detail).group(path))
             }

@@ -21,14 +21,25 @@ pub(super) fn show(app: &App, parts: &Parts) -> Result<Answer, Problem> {
         let text = app.hierarchy.lookup(&path)?.read_file(name);
         return text.map_or_else(
             || {
-                let detail = format!("read {} of group {path}: it can only be written", file.name);
+                let detail = format!("failed to read {} of group {path}: it can only be written", file.name);
                 let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "file_is_write_only", detail);
                 Err(problem.group(&path).file(name).allowed(["PUT"]))
             },
             |text| Answer::text(app, &text),
         );
     }
-    let top = app.hierarchy.lookup(&parts.group())?;
+    let top = app.hierarchy.lookup(&parts.group()).map_err(|error| missing(app, parts, error.into()))?;
     let held = take(&app.hierarchy, &top, &app.account, count(&top, app.groups()))?;
     Ok(Answer::new(JSON, Content::Tree(Tree::new(app, Arc::new(held))?)))
+}
+
+/// The error of a path that names no group: its last part may be meant as a file.
+fn missing(app: &App, parts: &Parts, problem: Problem) -> Problem {
+    let meant = parts
+        .group_and_file()
+        .filter(|(path, _)| problem.status == StatusCode::NOT_FOUND && app.hierarchy.lookup(path).is_ok());
+    let Some((_, name)) = meant else { return problem };
+    let detail = format!("{}, and a group has no file {name:?}", problem.detail);
+    let files = app.hierarchy.files().into_iter().filter(|file| file.readable).map(|file| file.name);
+    Problem { detail: detail.into(), ..problem }.allowed(files)
 }

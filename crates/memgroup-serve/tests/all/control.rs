@@ -50,6 +50,10 @@ fn errors_name_the_group_the_file_and_the_allowed_values() {
             assert!(allowed.iter().any(|words| detail.contains(words)), "{detail}");
         }
     }
+    let misspelt = fixture.unix().get("/v1/groups/t/memory.mox").json();
+    let detail = "group /t/memory.mox does not exist; /v1/tree lists all groups, and a group has no file \"memory.mox\"";
+    assert_eq!((&misspelt["detail"], &misspelt["code"]), (&json!(detail), &json!("no_such_group")));
+    assert!(misspelt["allowed"].as_array().unwrap().contains(&json!("memory.max")));
     let unknown = fixture.unix().send("PUT", "/v1/groups/t/memory.swap.max", b"1");
     assert_eq!((unknown.status, unknown.code().as_str()), (404, "no_such_file"));
     assert!(unknown.json()["allowed"].as_array().unwrap().contains(&json!("memory.high")));
@@ -157,7 +161,7 @@ fn a_callback_that_hangs_stops_no_other_request() {
 }
 
 #[test]
-fn a_callback_that_panics_is_told_to_the_client() {
+fn the_server_goes_on_after_a_callback_that_panics() {
     let fixture = Fixture::new();
     let group = fixture.hierarchy.create("/t").unwrap();
     // The engine catches it.
