@@ -30,7 +30,7 @@ static ALLOCATOR: Allocator = Allocator::system();
 const FOLDER: &str = "MEMGROUP_TEST_PROGRAM";
 /// The first letters of a line of the program, apart from those of the test harness.
 const SAYS: &str = "program: ";
-const READ: &str = "token-for-reading";
+pub(crate) const READ: &str = "token-for-reading";
 const HISTORY: usize = 3;
 const SERVER: &str = "/memgroup-serve";
 const TENANTS: [&str; 2] = ["/tenants/alice", "/tenants/bob"];

@@ -21,12 +21,13 @@ use std::time::{Duration, Instant};
 
 use tempfile::tempdir;
 
+#[expect(dead_code, reason = "the example also has clients that flood the server")]
 #[path = "../../../memgroup-serve/examples/rude_cost/rude.rs"]
 mod rude;
 
-use self::rude::{KINDS, Target};
+use self::rude::{HOLDING, Target};
 use crate::client::{Client, read_reply};
-use crate::program::{Program, is_the_program};
+use crate::program::{Program, READ, is_the_program};
 use crate::visitors::{self, Terminal, replay};
 
 const TEST: &str = "soak::nothing_is_left_of_any_client";
@@ -134,7 +135,7 @@ fn run_clients(
     folder: &Path,
     time: Duration,
 ) -> (Vec<u64>, BTreeMap<&'static str, u64>) {
-    let target = Target { unix: program.socket(), tcp: program.address };
+    let target = Target { unix: program.socket(), tcp: program.address, token: READ.to_owned() };
     let (unix, tcp) = (program.unix(), program.tcp());
     let place =
         Place { folder, unix, tcp, target, is_over: AtomicBool::new(false), rounds: Rounds::default() };
@@ -168,7 +169,7 @@ fn run_clients(
                 });
             });
         }
-        for (name, act) in KINDS {
+        for (name, act) in HOLDING {
             threads.spawn(move || place.repeat(name, Duration::ZERO, |_| act(&place.target)));
         }
         let began = Instant::now();
