@@ -118,7 +118,7 @@ pub(crate) struct Options {
     /// Serve a page of all groups, metrics and control files at this address of the loopback while statements run
     ///
     /// The page's address is printed, with the token that it needs. Port 0 is any free port.
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "baseline")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback, conflicts_with = "baseline")]
     serve: Option<SocketAddr>,
 
     /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
@@ -232,6 +232,12 @@ fn run_turn(options: &Options) -> Result<u8, RunError> {
     };
     turn.map_or(Ok(()), |turn| output::print(&output::json(&turn)?))?;
     Ok(exit_code(&stop))
+}
+
+/// An address that no other machine reaches.
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback());
+    address.ok_or_else(|| "not an address of the loopback with a port, such as 127.0.0.1:9191".to_owned())
 }
 
 fn exit_code(stop: &Stop) -> u8 {
