@@ -79,12 +79,13 @@ pub(crate) fn query(
 ) -> Result<Vec<(&'static str, String)>, Problem> {
     let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let read = |pair: &str| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let name = decode(name).and_then(|name| allowed.iter().find(|known| **known == name));
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let name = decode(key).and_then(|name| allowed.iter().find(|known| **known == name));
         name.copied().zip(decode(value)).ok_or_else(|| {
             let known = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
-            Problem::bad("invalid_query", format!("{pair:?} is no part of this query; its names: {known}"))
-                .allowed(allowed.iter().copied())
+            // Without the value, which may be a token that the client put here.
+            let detail = format!("{key:?} with its value is no part of this query; its names: {known}");
+            Problem::bad("invalid_query", detail).allowed(allowed.iter().copied())
         })
     };
     pairs.map(read).collect()
@@ -134,6 +135,12 @@ mod tests {
         for wrong in ["x=1", "recursive=%", "recursive=%ff", "=", "%zz=1"] {
             assert_eq!(query(Some(wrong), &["recursive"]).unwrap_err().code, "invalid_query", "{wrong}");
         }
+        let problem = query(Some("token=secret"), &["recursive"]).unwrap_err();
+        assert!(
+            problem.detail.contains("\"token\"") && !problem.detail.contains("secret"),
+            "{}",
+            problem.detail
+        );
     }
 
     proptest! {
