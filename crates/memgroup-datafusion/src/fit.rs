@@ -138,6 +138,16 @@ mod tests {
     }
 
     #[test]
+    fn the_first_smaller_plan_keeps_hash_joins_and_the_second_differs_in_them_alone() {
+        let first = Fit::of(64 << 20, 4).smaller().unwrap();
+        assert_eq!((first.most, first.rows, first.sorts_joins, first.eighths), (32 << 20, 2048, false, 4));
+        let second = first.smaller().unwrap();
+        assert_eq!(second, Fit { sorts_joins: true, ..first });
+        let third = second.smaller().unwrap();
+        assert_eq!((third.most, third.sorts_joins, third.eighths), (16 << 20, true, 2));
+    }
+
+    #[test]
     fn keeps_what_is_less_already() {
         let config = SessionConfig::new().with_batch_size(100).with_sort_spill_reservation_bytes(7);
         let applied = Fit::of(16 << 20, config.target_partitions()).apply(config);

@@ -475,3 +475,26 @@ impl fmt::Debug for GroupPool {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memgroup::Config;
+
+    use super::*;
+
+    #[test]
+    fn an_aggregate_has_all_of_its_share_in_a_smaller_plan_and_a_sort_has_a_part() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let query = hierarchy.create("/query").unwrap();
+        query.set_max(16_000).unwrap();
+        let pool = Arc::new(GroupPool::new(&hierarchy, &query));
+        pool.spill_at_eighths(1);
+        let register =
+            |name| MemoryConsumer::new(name).with_can_spill(true).register(&(Arc::clone(&pool) as _));
+        let most = ["ExternalSorter[0]", "FinalHashAggregateStream[0]"].map(register).map(|consumer| {
+            while consumer.try_grow(100).is_ok() {}
+            consumer
+        });
+        assert_eq!(most.map(|consumer| consumer.size()), [1000, 8000]);
+    }
+}
