@@ -160,6 +160,7 @@ impl Running<'_> {
     /// Ends the query, and returns whether it was stopped.
     fn end(&mut self) -> bool {
         let Some(ended) = self.query.take().map(Query::end) else { return false };
+        // ORDERING: Relaxed, both; figures that are read after all threads have ended.
         self.database.begun_anew.fetch_add(ended.begun_anew, Ordering::Relaxed);
         // Not those in the statistics of the tenant's group: tasks of a cancelled query go on for a while, are refused, and spill.
         self.database.spilled.fetch_add(ended.spilled_bytes, Ordering::Relaxed);
@@ -181,6 +182,7 @@ struct Spilling<'a> {
 
 impl Drop for Spilling<'_> {
     fn drop(&mut self) {
+        // ORDERING: Relaxed; as in `end`.
         self.database.spilled.fetch_add(spilled(self.plan.as_ref()), Ordering::Relaxed);
     }
 }
