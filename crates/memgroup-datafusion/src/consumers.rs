@@ -76,6 +76,19 @@ fn merges_later(name: &str) -> bool {
     )
 }
 
+#[inline]
+fn read(figure: &AtomicUsize) -> usize {
+    // ORDERING: Relaxed; each figure stands by itself. A thread that looks for a place was handed a reservation after the place was entered (I1), and
+    // that hand-over orders the two.
+    figure.load(Ordering::Relaxed)
+}
+
+#[inline]
+fn write(figure: &AtomicUsize, value: usize) {
+    // ORDERING: Relaxed; as in `read`.
+    figure.store(value, Ordering::Relaxed);
+}
+
 /// The number of a thread without one yet. No thread has it.
 const NUMBERLESS: usize = usize::MAX;
 
@@ -92,13 +105,11 @@ fn this_thread() -> usize {
 impl Count {
     #[inline]
     fn add(&self, bytes: usize) {
-        // ORDERING: Relaxed, both; this thread alone writes it (I4).
-        self.bytes.store(self.bytes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+        // This thread alone writes it (I4).
+        write(&self.bytes, read(&self.bytes).wrapping_add(bytes));
     }
 }
 
-// ORDERING: Relaxed, all of them. Each figure stands by itself. A thread that looks for a place was handed a reservation after the place was
-// entered (I1), and that hand-over orders the two.
 impl Place {
     /// Adds `bytes`.
     pub(crate) fn add(&self, bytes: usize) {
@@ -112,6 +123,7 @@ impl Place {
     }
 
     fn change(&self, bytes: usize) {
+        // ORDERING: Relaxed; as in `read`.
         match self.own_count().or_else(|| self.claim_count()) {
             Some(count) => count.add(bytes),
             None => _ = self.others.fetch_add(bytes, Ordering::Relaxed),
@@ -128,60 +140,65 @@ impl Place {
     #[inline]
     fn own_count(&self) -> Option<&Count> {
         let count = self.count();
-        (count.thread.load(Ordering::Relaxed) == this_thread()).then_some(count)
+        (read(&count.thread) == this_thread()).then_some(count)
     }
 
     /// The count that is this thread's from now on, if it is no other thread's.
     fn claim_count(&self) -> Option<&Count> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         if this_thread() == NUMBERLESS {
+            // ORDERING: Relaxed; each number is given once.
             NUMBER.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
         }
         let count = self.count();
+        // ORDERING: Relaxed; as in `read`.
         let claim = || count.thread.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed);
-        (count.thread.load(Ordering::Relaxed) == 0 && claim().is_ok()).then_some(count)
+        (read(&count.thread) == 0 && claim().is_ok()).then_some(count)
     }
 
     #[inline]
     fn note_most(&self) {
         let held = self.held();
-        if held > self.most.load(Ordering::Relaxed) {
+        if held > read(&self.most) {
+            // ORDERING: Relaxed; as in `read`.
             self.most.fetch_max(held, Ordering::Relaxed);
         }
     }
 
     #[inline]
     pub(crate) fn held(&self) -> usize {
-        let counts = self.counts.iter().map(|count| count.bytes.load(Ordering::Relaxed));
-        let held = counts.fold(self.others.load(Ordering::Relaxed), usize::wrapping_add);
+        let counts = self.counts.iter().map(|count| read(&count.bytes));
+        let held = counts.fold(read(&self.others), usize::wrapping_add);
         // Between the loads a thread may give back bytes that another one grew by.
         if held > isize::MAX as usize { 0 } else { held }
     }
 
     #[inline]
     pub(crate) fn is_uncharged(&self) -> bool {
-        self.id.load(Ordering::Relaxed) & UNCHARGED != 0
+        read(&self.id) & UNCHARGED != 0
     }
 
     /// Whether the consumer was asked to spill, and was not told yet.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) > 0
+        read(&self.asked) > 0
     }
 
     /// The bytes that the consumer held when it was asked to spill. It is told once.
     pub(crate) fn take_ask(&self) -> Option<usize> {
+        // ORDERING: Relaxed; as in `read`.
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
     /// The bytes that the consumer held when it was refused, until it has freed half of them; `None` before. It writes them to disk meanwhile.
     pub(crate) fn spilling(&self) -> Option<usize> {
-        Some(self.spilling.load(Ordering::Relaxed)).filter(|&held| held > FREED)
+        Some(read(&self.spilling)).filter(|&held| held > FREED)
     }
 
     /// The consumer is refused, and begins to spill if it does not spill already.
     pub(crate) fn spill(&self) {
         let begin = |held| (held <= FREED).then(|| self.held());
+        // ORDERING: Relaxed, both; as in `read`.
         _ = self.spilling.fetch_update(Ordering::Relaxed, Ordering::Relaxed, begin);
         _ = self.stage.compare_exchange(READS, SPILLED, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -189,7 +206,7 @@ impl Place {
     /// After a shrinkage: a consumer that spilled may have freed half of its bytes.
     #[inline]
     fn note_spilled(&self) {
-        let spilling = self.spilling.load(Ordering::Relaxed);
+        let spilling = read(&self.spilling);
         if spilling > 0 && self.held() <= spilling / 2 {
             self.end_spill();
         }
@@ -197,37 +214,37 @@ impl Place {
 
     #[cold]
     fn end_spill(&self) {
-        let (is_aggregate, is_empty) = (self.stage.load(Ordering::Relaxed) == SPILLED, self.held() == 0);
+        let (is_aggregate, is_empty) = (read(&self.stage) == SPILLED, self.held() == 0);
         if is_aggregate && is_empty {
-            self.stage.store(MERGES, Ordering::Relaxed);
+            write(&self.stage, MERGES);
         }
-        self.spilling.store(if is_aggregate && !is_empty { FREED } else { 0 }, Ordering::Relaxed);
+        write(&self.spilling, if is_aggregate && !is_empty { FREED } else { 0 });
     }
 
     /// Whether the consumer is an aggregate that merges its spilled groups, and can spill no more.
     pub(crate) fn merges(&self) -> bool {
-        self.stage.load(Ordering::Relaxed) == MERGES
+        read(&self.stage) == MERGES
     }
 
     /// Whether the consumer will merge its spilled groups, or does so.
     pub(crate) fn is_aggregate(&self) -> bool {
-        self.stage.load(Ordering::Relaxed) >= READS
+        read(&self.stage) >= READS
     }
 
     #[inline]
     fn is_of(&self, id: usize) -> bool {
-        self.id.load(Ordering::Relaxed) & !UNCHARGED == id + 1
+        read(&self.id) & !UNCHARGED == id + 1
     }
 
     /// Gives a free place to a consumer.
     fn enter(&self, id: usize, is_charged: bool, merges_later: bool) {
         let counts = self.counts.iter().flat_map(|count| [&count.thread, &count.bytes]);
-        counts.chain([&self.others, &self.most]).for_each(|figure| figure.store(0, Ordering::Relaxed));
-        self.asked.store(0, Ordering::Relaxed);
-        self.spilling.store(0, Ordering::Relaxed);
-        self.stage.store(if merges_later { READS } else { 0 }, Ordering::Relaxed);
+        counts.chain([&self.others, &self.most]).for_each(|figure| write(figure, 0));
+        write(&self.asked, 0);
+        write(&self.spilling, 0);
+        write(&self.stage, if merges_later { READS } else { 0 });
         let kind = if is_charged { 0 } else { UNCHARGED };
-        self.id.store((id + 1) | kind, Ordering::Relaxed);
+        write(&self.id, (id + 1) | kind);
     }
 }
 
@@ -316,7 +333,7 @@ impl Consumers {
         });
         let mut places =
             iter::once(&self.first[..]).chain(further).flat_map(|segment| Self::window(segment, id));
-        if let Some(place) = places.find(|place| place.id.load(Ordering::Relaxed) == 0) {
+        if let Some(place) = places.find(|place| read(&place.id) == 0) {
             place.enter(id, is_charged, consumer.can_spill() && merges_later(consumer.name()));
         }
     }
@@ -325,7 +342,7 @@ impl Consumers {
         let mut known = self.lock();
         known.retain(|known| known.id != consumer.id());
         if let Some(place) = self.place(consumer.id()) {
-            place.id.store(0, Ordering::Relaxed);
+            write(&place.id, 0);
         }
     }
 
@@ -338,7 +355,7 @@ impl Consumers {
     #[inline]
     pub(crate) fn counted(&self, id: usize) -> Option<Counted<'_>> {
         let place = self.nearest(id);
-        if place.id.load(Ordering::Relaxed) != id + 1 {
+        if read(&place.id) != id + 1 {
             return None;
         }
         Some(Counted { place, count: place.own_count()? })
@@ -367,8 +384,7 @@ impl Consumers {
             if asked >= bytes {
                 break;
             }
-            // ORDERING: Relaxed; a hint by itself.
-            place.asked.store(held, Ordering::Relaxed);
+            write(&place.asked, held);
             asked += held;
         }
     }
@@ -397,7 +413,7 @@ impl Consumers {
         let mut list = self.lock().clone();
         for consumer in &mut list {
             if let Some(place) = self.place(consumer.id) {
-                (consumer.held, consumer.most) = (place.held(), place.most.load(Ordering::Relaxed));
+                (consumer.held, consumer.most) = (place.held(), read(&place.most));
                 consumer.can_spill &= !place.merges();
             }
         }
