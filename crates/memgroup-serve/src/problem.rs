@@ -83,16 +83,14 @@ impl From<GroupError> for Problem {
             E::TooMany { .. } => (StatusCode::INSUFFICIENT_STORAGE, "too_many_groups", None),
             _ => (StatusCode::CONFLICT, "group_refused", None),
         };
-        let problem = Problem::new(status, code, error.to_string());
+        let remedy = match &error {
+            E::HasChildren { .. } => ", or all at once with ?recursive=true",
+            E::NotFound { .. } => "; /v1/tree lists all groups",
+            E::Exists { .. } => "; PUT /v1/groups/PATH/FILE changes its settings",
+            _ => "",
+        };
+        let problem = Problem::new(status, code, format!("{error}{remedy}"));
         match (&error, group) {
-            (E::HasChildren { .. }, Some(path)) => {
-                let detail = format!("{error}, or all at once with ?recursive=true");
-                Problem { detail: detail.into(), ..problem }.group(path)
-            }
-            (E::NotFound { .. }, Some(path)) => {
-                let detail = format!("{error}; /v1/tree lists all groups");
-                Problem { detail: detail.into(), ..problem }.group(path)
-            }
             (E::IsRoot, _) => problem.group("/"),
             (_, Some(path)) => problem.group(path),
             (_, None) => problem,
@@ -118,7 +116,9 @@ impl From<FileError> for Problem {
 
 impl From<ChargeError> for Problem {
     fn from(error: ChargeError) -> Problem {
-        let detail = format!("no memory for the answer: failed to {error}");
+        let detail = format!(
+            "no memory for the answer: failed to {error}; ask for less, such as one group, or raise that group's memory.max"
+        );
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, NO_MEMORY, detail).retry_after(1);
         match error.path() {
             Some(path) => problem.group(path),

@@ -33,6 +33,8 @@ use view::{Act, Sort, View};
 
 /// Time between two looks for keys and snapshots.
 const TICK: Duration = Duration::from_millis(100);
+/// Seconds of the longest time that an option takes.
+const YEAR: f64 = 31_536_000.0;
 
 /// Options of `memgroup top`.
 #[derive(Debug, Clone, clap::Args)]
@@ -107,23 +109,27 @@ struct Play {
     #[arg(long, value_name = "SOCKET")]
     of: Option<String>,
     /// Begin so many seconds after the first snapshot; with --once, show that moment
-    #[arg(long, value_name = "SECONDS")]
-    at: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = moment)]
+    at: Option<Duration>,
     #[command(flatten)]
     show: Show,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    within(text, 3_600.0)
+    within(text, 0.1, 3_600.0)
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    within(text, 31_536_000.0)
+    within(text, 0.1, YEAR)
 }
 
-fn within(text: &str, most: f64) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.1..=most).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("not a number from 0.1 to {most}"))
+fn moment(text: &str) -> Result<Duration, String> {
+    within(text, 0.0, YEAR)
+}
+
+fn within(text: &str, least: f64, most: f64) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (least..=most).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("not a number from {least} to {most}"))
 }
 
 /// Runs `memgroup top`. Returns the exit code.
@@ -327,7 +333,7 @@ fn play(options: &Play) -> Result<u8, RunError> {
     let show = &options.show;
     let mut view = View::new(show.sort, &show.filter);
     let first = recording.entries.first().map_or(0, |entry| entry.unix_us);
-    let until = options.at.map(|at| first.saturating_add(at.saturating_mul(1_000_000)));
+    let until = options.at.map(|at| first.saturating_add(at.as_micros() as u64));
     let before = until.map(|until| recording.entries.partition_point(|entry| entry.unix_us <= until));
     if !show.once && !show.json && has_screen() {
         let at = before.unwrap_or(1).max(1) - 1;

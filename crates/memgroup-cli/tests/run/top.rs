@@ -292,11 +292,12 @@ fn names_bad_arguments_and_the_allowed_values() {
         (&["4194304"], 1, &["process 4194304"]),
         (&["x", "--interval", "0"], 2, &["--interval", "0.1 to 3600"]),
         (&["x", "--interval", "nan"], 2, &["--interval", "0.1 to 3600"]),
+        (&["replay", "x", "--at", "1e9"], 2, &["--at", "0 to 31536000"]),
         (&["x", "--sort", "size"], 2, &["--sort", "usage", "pressure"]),
         (&["record"], 2, &["FILE"]),
         (&["record", "f", "nowhere"], 2, &["\"nowhere\""]),
         (&["replay", "/nowhere"], 1, &["/nowhere"]),
-        (&["replay", "/dev/null"], 1, &["/dev/null", "no recording"]),
+        (&["replay", "/dev/null"], 1, &["/dev/null", "no regular file"]),
     ] {
         let output = top(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));

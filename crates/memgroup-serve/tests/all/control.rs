@@ -97,6 +97,8 @@ fn makes_and_removes_groups() {
         assert_eq!((reply.status, reply.code().as_str()), (status, code), "{path} {body}: {}", reply.text());
     }
     assert!(fixture.hierarchy.lookup("/t/n").is_err());
+    let exists = send("POST", "/v1/groups/t", "").json()["detail"].as_str().unwrap().to_owned();
+    assert!(exists.ends_with("; PUT /v1/groups/PATH/FILE changes its settings"), "{exists}");
     let reply = send("DELETE", "/v1/groups/t", "");
     assert_eq!((reply.status, reply.code().as_str()), (409, "group_has_children"));
     assert!(reply.json()["detail"].as_str().unwrap().contains("?recursive=true"));

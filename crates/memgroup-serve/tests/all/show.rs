@@ -199,6 +199,7 @@ fn an_answer_without_memory_is_refused_and_nothing_stays() {
             (reply.header("retry-after"), &reply.json()["group"]),
             (Some("1"), &json!("/memgroup-serve"))
         );
+        assert!(reply.text().contains("or raise that group's memory.max"), "{}", reply.text());
     }
     assert_eq!(fixture.unix().get("/v1/groups/7/memory.max").text(), "max\n", "a small one has room");
     fixture.hierarchy.lookup("/memgroup-serve").unwrap().set_max(64 << 20).unwrap();

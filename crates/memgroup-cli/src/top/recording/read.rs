@@ -1,6 +1,6 @@
 //! Read: a recording, its frames by number.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -91,6 +91,11 @@ impl Recording {
     /// The file cannot be read, is no recording, or has no snapshot; `source` is not in it, or is not given and there are several.
     pub(crate) fn open(path: &Path, source: Option<&str>) -> Result<Recording, String> {
         let named = |error: String| format!("read {}: {error}", path.display());
+        // A pipe would have no bytes to go back to, and would wait here for one that writes.
+        let found = fs::metadata(path).map_err(|error| named(error.to_string()))?;
+        if !found.is_file() {
+            return Err(named("it is no regular file; copy a recording from a pipe to one first".to_owned()));
+        }
         let file = File::open(path).map_err(|error| named(error.to_string()))?;
         let size = file.metadata().map_err(|error| named(error.to_string()))?.len();
         let mut reader = BufReader::new(file);
@@ -110,7 +115,7 @@ impl Recording {
             let (entry, body) = match found {
                 Ok(found) => found,
                 Err(error) => {
-                    note = Some(format!("frame {} at byte {offset} is not read: {error}", entries.len() + 1));
+                    note = Some(format!("the frame at byte {offset} is not read: {error}"));
                     break;
                 }
             };
@@ -154,8 +159,10 @@ impl Recording {
     /// # Errors
     /// The frame is damaged although its checksum is right, or the file was changed.
     pub(crate) fn read(&mut self, number: usize) -> Result<Result<Vec<u8>, String>, String> {
-        let named =
-            |path: &Path, error: String| format!("read frame {number} of {}: {error}", path.display());
+        let offset = self.entries[number].offset;
+        let named = |path: &Path, error: String| {
+            format!("read the frame at byte {offset} of {}: {error}", path.display())
+        };
         if self.entries[number].kind == Kind::Gone {
             let why = self.body(number).map_err(|error| named(&self.path, error))?;
             return Ok(Err(plain(&why)));

@@ -1,5 +1,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use memgroup::{Config, Hierarchy};
 use proptest::prelude::*;
@@ -218,7 +219,7 @@ fn skips_a_torn_last_frame_with_a_note() {
         let recording = Recording::open(&path, None).expect("a recording");
         assert_eq!(recording.entries.len(), 2, "{cut}");
         let note = recording.note.expect("a note");
-        assert!(note.starts_with("frame 4 at byte ") && note.ends_with("it is cut off"), "{note}");
+        assert!(note.starts_with("the frame at byte ") && note.ends_with("it is cut off"), "{note}");
     }
 }
 
@@ -237,6 +238,15 @@ fn refuses_files_of_other_kinds() {
     let error = read_all(&path).expect_err("no whole frame");
     assert!(error.ends_with("is not read: it is cut off; so it has no snapshot"), "{error}");
     assert!(read_all(&folder.path().join("missing")).expect_err("missing").contains("missing: "));
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("a pipe").success());
+    for path in [pipe.as_path(), folder.path()] {
+        let error = read_all(path).expect_err("no file");
+        assert!(
+            error.ends_with("it is no regular file; copy a recording from a pipe to one first"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

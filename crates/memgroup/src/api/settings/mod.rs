@@ -168,7 +168,7 @@ impl<'de> Visitor<'de> for GroupTable {
     type Value = GroupSpec;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table of the settings of a group")
+        f.write_str("the settings of a group by name")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<GroupSpec, A::Error> {
