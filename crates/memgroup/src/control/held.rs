@@ -14,8 +14,9 @@ use std::time::Duration;
 use crate::base::id::{GroupId, IdError, NodeId};
 use crate::control::freeze::FrozenLevel;
 use crate::stock::drain;
+use crate::tree::children::STEP;
 use crate::tree::handle::Group;
-use crate::tree::listing::{GROUPS_A_STEP, PLACES_A_STEP};
+use crate::tree::listing::PLACES_A_STEP;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -90,7 +91,7 @@ fn bytes_below(node: &'static Node) -> u64 {
     while !node.is_childless() {
         let tree = shared.tree.lock();
         let has_dying = tree.online() < tree.in_use();
-        if !has_dying && tree.child_count(node.id()) <= GROUPS_A_STEP {
+        if !has_dying && tree.child_count(node.id()) <= STEP {
             let children = tree.children(node.id()).filter_map(|id| shared.node(id));
             return children.filter(counts).map(|child| child.counter.usage()).sum();
         }

@@ -7,7 +7,7 @@ use crate::tree::node::Node;
 use crate::tree::topology::Tree;
 
 /// Children of one step.
-const STEP: usize = 128;
+pub(crate) const STEP: usize = 128;
 
 /// A walk over the children of one group, by name.
 pub(crate) struct ChildSteps {

@@ -21,7 +21,7 @@ use crate::tree::node::Node;
 use crate::tree::topology::State;
 
 /// The most groups that are found, or searched for children, with the lock held once.
-pub(crate) const GROUPS_A_STEP: usize = 128;
+pub(crate) const GROUPS_A_STEP: usize = 32;
 
 /// Places that are searched for dying groups with the lock held once.
 pub(crate) const PLACES_A_STEP: u32 = 1024;
