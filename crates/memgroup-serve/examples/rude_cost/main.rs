@@ -42,6 +42,8 @@ static ALLOCATOR: Allocator = Allocator::system();
 const ROUND: Duration = Duration::from_secs(3);
 /// Time at the beginning of a round that does not count.
 const WARM: Duration = Duration::from_secs(1);
+/// The server is at rest when it takes less than a fiftieth of this time.
+const LOOK: Duration = Duration::from_millis(500);
 const EACH: Duration = Duration::from_millis(2);
 const GROUPS: usize = 500;
 const GOAL: f64 = 1.1;
@@ -132,14 +134,16 @@ fn main() -> Result<()> {
         });
         let measured = (|| {
             for _ in 0..options.rounds {
-                let (mut one, _) = round(&tenants, &document)?;
+                wait_for_rest()?;
+                let (mut one, calm) = round(&tenants, &document)?;
                 let clients = Clients::start(&target, options)?;
                 let (mut other, busy) = round(&tenants, &document)?;
                 let clients = clients.end()?;
                 let [before, after] = [&mut one, &mut other].map(|times| percentile(times, 0.99));
                 println!(
-                    "p99 {:.0} us; with rude clients {:.0} us; server {:.0} %, clients {:.0} % of a CPU",
+                    "p99 {:.0} us, server {:.1} % of a CPU; with rude clients {:.0} us, server {:.0} %, clients {:.0} %",
                     before * 1e6,
+                    calm * 100.0,
                     after * 1e6,
                     busy * 100.0,
                     clients * 100.0
@@ -232,6 +236,17 @@ fn server_time() -> Result<Duration> {
         }
     }
     Ok(sum)
+}
+
+/// Waits until the server has no more work for the clients of the round before.
+fn wait_for_rest() -> Result<()> {
+    loop {
+        let before = server_time()?;
+        thread::sleep(LOOK);
+        if server_time()? - before < LOOK / 50 {
+            return Ok(());
+        }
+    }
 }
 
 fn document() -> String {
