@@ -8,11 +8,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use ballista_core::JobId;
+use ballista_core::execution_plans::RuntimeStatsExec;
 use ballista_core::serde::protobuf::{
     RuntimeStatsReport, ShuffleWritePartition, TaskColumnStats, WindowStateReport,
 };
 use ballista_executor::execution_engine::{ExecutionEngine, QueryStageExecutor};
 use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
@@ -39,7 +41,10 @@ impl ExecutionEngine for FittingEngine {
         work_dir: &str,
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
-        let (ids, plan) = (global_output_partition_ids, compact_views(plan)?);
+        let ids = global_output_partition_ids;
+        // Ballista looks for these statistics below nodes that it knows, and fails a job without them.
+        let has_statistics = plan.exists(|node| Ok(node.is::<RuntimeStatsExec>()))?;
+        let plan = if has_statistics { plan } else { compact_views(plan)? };
         let stage =
             self.inner.create_query_stage_exec(job_id, stage_id, task_id, ids, plan, work_dir, config)?;
         Ok(Arc::new(FittedStage { stage, partitions: self.partitions }))

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use ballista_core::JobId;
-use ballista_core::execution_plans::ShuffleWriterExec;
+use ballista_core::execution_plans::{RuntimeStatsExec, ShuffleWriterExec};
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_executor::execution_engine::{DefaultExecutionEngine, ExecutionEngine, QueryStageExecutor};
 use ballista_executor::executor_process::ExecutorProcessConfig;
@@ -172,6 +172,20 @@ async fn a_task_that_reads_texts_from_files_compacts_them() {
         let own = unlimited.run(&DefaultExecutionEngine::new(), &planner, sql).await.unwrap();
         assert_eq!(executor.run(&*executor.engine(None), &planner, sql).await.unwrap(), own);
     }
+}
+
+/// The scheduler fails a job with windows over ranges if its tasks report none.
+#[tokio::test]
+async fn a_task_with_texts_reports_its_statistics_of_ranges() {
+    let (executor, planner) = (Executor::new(Some(16 << 20)), planner());
+    let texts = planner.sql("select arrow_cast('a', 'Utf8View') as text").await.unwrap();
+    let plan =
+        Arc::new(RuntimeStatsExec::try_new(texts.create_physical_plan().await.unwrap(), None).unwrap());
+    let plan = Arc::new(ShuffleWriterExec::try_new("job".into(), 1, plan, String::new()).unwrap());
+    let engine = executor.engine(None);
+    let config = planner.copied_config();
+    let stage = engine.create_query_stage_exec("job".into(), 1, 1, vec![0], plan, "", &config).unwrap();
+    assert_eq!(stage.collect_runtime_stats_reports().len(), 1);
 }
 
 async fn file(dir: &Path, name: &str, column: &str) -> String {
