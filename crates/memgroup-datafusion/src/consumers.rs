@@ -62,7 +62,7 @@ pub(crate) struct Place {
 const FREED: usize = 1;
 
 /// The stages of an aggregate. It reads its input, and spills groups where memory is short. After its input it frees all its memory. It then merges the
-/// spilled groups under the same name, and fails where it is refused.
+/// spilled groups under the same name, by several reservations, and fails where it is refused.
 const READS: usize = 1;
 const SPILLED: usize = 2;
 const MERGES: usize = 3;
@@ -214,16 +214,26 @@ impl Place {
 
     #[cold]
     fn end_spill(&self) {
-        let (is_aggregate, is_empty) = (read(&self.stage) == SPILLED, self.held() == 0);
-        if is_aggregate && is_empty {
+        let is_aggregate = read(&self.stage) == SPILLED;
+        // A spill frees all bytes of groups by a number: it comes right after a refusal. At the end of the input the bytes go without one.
+        if is_aggregate && self.held() == 0 && read(&self.spilling) == FREED {
             write(&self.stage, MERGES);
         }
-        write(&self.spilling, if is_aggregate && !is_empty { FREED } else { 0 });
+        write(&self.spilling, if is_aggregate { FREED } else { 0 });
     }
 
     /// Whether the consumer is an aggregate that merges its spilled groups, and can spill no more.
     pub(crate) fn merges(&self) -> bool {
         read(&self.stage) == MERGES
+    }
+
+    /// One of the consumer's reservations, which holds `own` bytes, is to grow. An aggregate has others besides it only where it merges. That tells where
+    /// its last batch made it spill, so that it frees no bytes at the end of its input.
+    pub(crate) fn note_reservation(&self, own: usize) {
+        if own < self.held() {
+            // ORDERING: Relaxed, both; as in `read`.
+            _ = self.stage.compare_exchange(SPILLED, MERGES, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Whether the consumer will merge its spilled groups, or does so.

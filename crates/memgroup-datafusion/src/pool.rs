@@ -200,13 +200,17 @@ impl GroupPool {
         most.saturating_sub(kept) / sharing.max(1)
     }
 
-    /// Whether a consumer that can spill has more to write to disk than it asks for, and would hold more than its share.
-    ///
-    /// One with less has just begun, or has spilled: refused, it would fail. So would one that spills at this moment.
-    fn spills(&self, place: &Place, additional: usize) -> bool {
-        let held = place.held();
-        let after = held.saturating_add(additional);
-        if held <= additional || place.merges() || !self.looks(place, additional) {
+    /// Whether a consumer has more bytes to write to disk than it asks for. One with less has just begun, or has spilled: refused, it would fail.
+    fn has_more(reservation: &MemoryReservation, place: &Place, additional: usize) -> bool {
+        place.note_reservation(reservation.size());
+        place.held() > additional && !place.merges()
+    }
+
+    /// Whether a consumer that can spill [has more](Self::has_more) than it asks for, and would hold more than its share. One that spills at this moment
+    /// would fail.
+    fn spills(&self, reservation: &MemoryReservation, place: &Place, additional: usize) -> bool {
+        let after = place.held().saturating_add(additional);
+        if !Self::has_more(reservation, place, additional) || !self.looks(place, additional) {
             return false;
         }
         // A quarter more, or two growths where those are more: a sort of few batches holds another one while it spills.
@@ -246,7 +250,7 @@ impl GroupPool {
             self.keep(place, None, additional);
             return Ok(());
         }
-        if consumer.can_spill() && place.is_some_and(|place| self.spills(place, additional)) {
+        if consumer.can_spill() && place.is_some_and(|place| self.spills(reservation, place, additional)) {
             return Err(self.refusal(reservation, additional, &Refuser::Share));
         }
         if let Some(group) = self.allocated.as_ref().filter(|group| group.headroom() < additional as u64) {
@@ -307,8 +311,8 @@ impl GroupPool {
     ) -> Result<Charge> {
         let consumer = reservation.consumer();
         let place = self.member.consumers.place(consumer.id());
-        let spills = |place: &Place| place.held() > additional && !place.merges();
-        let can_spill = consumer.can_spill() && place.is_some_and(spills);
+        let has_more = |place| Self::has_more(reservation, place, additional);
+        let can_spill = consumer.can_spill() && place.is_some_and(has_more);
         let may_wait = !can_spill && self.patience.may_wait();
         let goal = self.reserved().saturating_add(additional);
         let asked = self.member.ask_others(error, goal as u64, may_wait);

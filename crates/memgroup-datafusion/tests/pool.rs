@@ -1,9 +1,18 @@
 //! The pool as DataFusion's operators call it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use datafusion::arrow::array::{Int64Array, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::DataFusionError;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use futures_util::StreamExt as _;
 use memgroup::{Config, Group, Hierarchy, SlotSource};
 use memgroup_datafusion::GroupPool;
 
@@ -173,6 +182,103 @@ fn an_aggregate_that_merges_spilled_groups_has_no_share() {
         assert!(!can_spill(), "{name} can spill its groups once");
         let text = text_of(&aggregate.try_grow(MIB).unwrap_err());
         assert!(text.contains("refused by group /tenant"), "{text}");
+    }
+}
+
+/// Groups by a number leave no byte behind when DataFusion's aggregate spills them.
+#[test]
+fn an_aggregate_that_frees_all_bytes_when_it_spills_reads_on() {
+    let query = Query::new(20 * MIB);
+    let (aggregate, _idle) =
+        (query.consumer("SingleHashAggregateStream[0]", true), query.consumer("ExternalSorter[0]", true));
+    for _ in 0..3 {
+        (0..10).for_each(|_| aggregate.try_grow(MIB).unwrap());
+        let text = text_of(&aggregate.try_grow(1).unwrap_err());
+        assert!(text.contains("more than its even share"), "{text}");
+        aggregate.free();
+        assert!(query.pool.consumers()[0].can_spill);
+    }
+    aggregate.try_grow(MIB).unwrap();
+    aggregate.free();
+    assert!(!query.pool.consumers()[0].can_spill, "its input ended");
+}
+
+#[test]
+fn an_aggregate_that_spilled_its_last_batch_merges_once_it_has_two_reservations() {
+    let query = Query::new(20 * MIB);
+    let (aggregate, _idle) =
+        (query.consumer("SingleHashAggregateStream[0]", true), query.consumer("ExternalSorter[0]", true));
+    (0..10).for_each(|_| aggregate.try_grow(MIB).unwrap());
+    aggregate.try_grow(1).unwrap_err();
+    aggregate.free();
+    let files = aggregate.new_empty();
+    (0..10).for_each(|_| files.try_grow(MIB).unwrap());
+    assert!(query.pool.consumers()[0].can_spill);
+    (0..10).for_each(|_| aggregate.try_grow(MIB).unwrap());
+    assert!(!query.pool.consumers()[0].can_spill);
+    let text = text_of(&files.try_grow(1).unwrap_err());
+    assert!(text.contains("refused by group /tenant"), "{text}");
+}
+
+const BATCHES: i64 = 100;
+
+/// Numbers, each in one row. Before each batch they note whether the aggregate above them can spill.
+#[derive(Debug)]
+struct Numbers {
+    schema: Arc<Schema>,
+    can_spill: Arc<Mutex<Vec<bool>>>,
+}
+
+/// Whether the one aggregate of a plan can spill.
+fn aggregate_can_spill(pool: &GroupPool) -> bool {
+    let consumers = pool.consumers();
+    let [aggregate] = &consumers[..] else { panic!("{consumers:?}") };
+    assert!(aggregate.name.contains("AggregateStream"), "{consumers:?}");
+    aggregate.can_spill
+}
+
+impl PartitionStream for Numbers {
+    fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    fn execute(&self, context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let (schema, can_spill) = (Arc::clone(&self.schema), Arc::clone(&self.can_spill));
+        let batches = (0..BATCHES).map(move |batch| {
+            let pool = context.memory_pool().downcast_ref::<GroupPool>().unwrap();
+            can_spill.lock().unwrap().push(aggregate_can_spill(pool));
+            let numbers = Int64Array::from_iter_values((batch * 1000)..(batch + 1) * 1000);
+            Ok(RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(numbers)])?)
+        });
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), futures_util::stream::iter(batches)))
+    }
+}
+
+/// The stages that the pool tells by the names, spills and reservations of DataFusion's aggregates.
+#[tokio::test]
+async fn an_aggregate_of_datafusion_can_spill_until_its_input_ends() {
+    for key in ["number", "cast(number as varchar)"] {
+        let query = Query::new(MIB);
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(query.pool.clone()).build_arc().unwrap();
+        let config = SessionConfig::new().with_target_partitions(1).with_batch_size(1000);
+        let context = SessionContext::new_with_config_rt(config, runtime);
+        let schema = Arc::new(Schema::new(vec![Field::new("number", DataType::Int64, false)]));
+        let can_spill = Arc::default();
+        let numbers = Numbers { schema: Arc::clone(&schema), can_spill: Arc::clone(&can_spill) };
+        let table = StreamingTable::try_new(schema, vec![Arc::new(numbers)]).unwrap();
+        context.register_table("numbers", Arc::new(table)).unwrap();
+        let sql = format!("select {key} as key, count(*) from numbers group by key");
+        let mut groups = context.sql(&sql).await.unwrap().execute_stream().await.unwrap();
+        let mut rows = 0;
+        while let Some(batch) = groups.next().await {
+            rows += batch.unwrap().num_rows();
+            assert!(!aggregate_can_spill(&query.pool), "by {key} it merges");
+        }
+        assert_eq!(rows, BATCHES as usize * 1000);
+        assert!(query.pool.refused() > 2, "by {key} it spilled {} times", query.pool.refused());
+        let noted = can_spill.lock().unwrap();
+        assert_eq!(noted.len(), BATCHES as usize);
+        assert!(noted.iter().all(|&can_spill| can_spill), "by {key}: {noted:?}");
     }
 }
 

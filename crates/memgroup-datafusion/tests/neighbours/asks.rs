@@ -29,6 +29,30 @@ fn the_largest_query_of_the_largest_tenant_is_asked_to_spill_once() {
 }
 
 #[test]
+fn an_aggregate_is_asked_until_it_merges() {
+    let database = Database::new();
+    let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
+    let aggregate = consumer(&hog, "FinalHashAggregateStream[0]", true);
+    let join = consumer(&small, "join", false);
+    let ask = || {
+        aggregate.try_grow(60 * MIB).unwrap();
+        join.try_grow(50 * MIB).unwrap_err();
+        aggregate.try_grow(MIB)
+    };
+    for _ in 0..2 {
+        ask().expect_err("it is asked");
+        // Groups by a number leave no byte when it spills them. It reads on.
+        aggregate.free();
+        join.try_grow(50 * MIB).unwrap();
+        join.free();
+    }
+    aggregate.try_grow(MIB).unwrap();
+    // Its input ends.
+    aggregate.free();
+    ask().expect("it cannot spill any more");
+}
+
+#[test]
 fn the_largest_query_gives_way_itself() {
     let database = Database::new();
     let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));
