@@ -200,10 +200,14 @@ impl GroupPool {
         most.saturating_sub(kept) / sharing.max(1)
     }
 
-    /// Whether a consumer has more bytes to write to disk than it asks for. One with less has just begun, or has spilled: refused, it would fail.
+    /// Whether a reservation has more bytes to write to disk than it asks for.
+    ///
+    /// One with less has just begun, or has spilled: refused, it would fail. Other reservations of its consumer may hold bytes meanwhile. A sort has some in
+    /// tasks that sorted its last batches and are about to end.
     fn has_more(reservation: &MemoryReservation, place: &Place, additional: usize) -> bool {
-        place.note_reservation(reservation.size());
-        place.held() > additional && !place.merges()
+        let own = reservation.size();
+        place.note_reservation(own);
+        own > additional && !place.merges()
     }
 
     /// Whether a consumer that can spill [has more](Self::has_more) than it asks for, and would hold more than its share. One that spills at this moment

@@ -159,6 +159,20 @@ fn a_small_sort_that_spills_has_a_batch_beside_its_own() {
     assert!(sort.try_grow(1).is_err(), "the bytes that it gets are bounded");
 }
 
+/// DataFusion drops the sorted batches of a spill with tasks that end some time later. Their reservations are of the same consumer.
+#[test]
+fn a_sort_without_batches_grows_beside_bytes_of_tasks_that_end() {
+    let query = Query::new(4 * MIB);
+    let mut sort = query.consumer("ExternalSorter[0]", true);
+    sort.try_grow(MIB / 2).unwrap();
+    let ending = sort.take();
+    let others: Vec<_> =
+        (1..8).map(|number| query.consumer(&format!("ExternalSorter[{number}]"), true)).collect();
+    sort.try_grow(MIB / 2 - 1).expect("it has no batch to spill");
+    assert!(sort.try_grow(1).is_err(), "it has one, and more than its share");
+    drop((ending, others));
+}
+
 /// DataFusion's aggregate frees all memory after its input, and merges its spilled groups under the same name.
 #[test]
 fn an_aggregate_that_merges_spilled_groups_has_no_share() {
