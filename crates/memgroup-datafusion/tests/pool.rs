@@ -341,6 +341,72 @@ fn threads_share_a_consumer_without_losing_a_byte() {
     assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
 }
 
+/// Random calls of four threads on the same reservations, which also come and go with their consumers.
+#[test]
+fn the_group_has_the_bytes_of_all_reservations_whatever_threads_call() {
+    let query = Query::new(10 * MIB);
+    for round in 0..20 {
+        let names =
+            ["ExternalSorter[0]", "SingleHashAggregateStream[0]", "RepartitionExec[0]", "HashJoinInput"];
+        let consumers = names.map(|name| query.consumer(name, name != "HashJoinInput"));
+        let shared: Vec<_> = consumers.iter().flat_map(|all| [all.new_empty(), all.new_empty()]).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (query, shared) = (&query, &shared);
+                let mut seed: u64 = 1 + thread + 4 * round;
+                let mut random = move |below: u64| {
+                    seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                    ((seed >> 33) % below) as usize
+                };
+                scope.spawn(move || {
+                    for _ in 0..3000 {
+                        let (one, bytes) = (&shared[random(shared.len() as u64)], random(1 << 20));
+                        match random(9) {
+                            0..4 => _ = one.try_grow(bytes),
+                            4 => one.grow(bytes / 64),
+                            5 => _ = one.try_shrink(bytes),
+                            6 => _ = one.free(),
+                            7 => {
+                                let own = one.new_empty();
+                                own.grow(bytes / 64);
+                                drop(own.split(bytes / 128));
+                            }
+                            _ => {
+                                let other = query.consumer("ExternalSorter[1]", true);
+                                _ = other.try_grow(bytes);
+                                drop((other.new_empty(), other));
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let sizes: usize = shared.iter().map(MemoryReservation::size).sum();
+        assert_eq!((query.pool.reserved(), query.group.usage_exact()), (sizes, sizes as u64));
+        for (consumer, known) in shared.chunks(2).zip(query.pool.consumers()) {
+            assert_eq!(known.held, consumer[0].size() + consumer[1].size(), "{known:?}");
+            assert!(known.most >= known.held, "{known:?}");
+        }
+        drop((consumers, shared));
+        assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
+    }
+}
+
+#[test]
+fn no_growth_is_too_large_to_be_refused() {
+    let query = Query::new(10 * MIB);
+    for can_spill in [false, true] {
+        let consumer = query.consumer("consumer", can_spill);
+        for held in [0, MIB, 5 * MIB] {
+            consumer.resize(held);
+            for bytes in [usize::MAX, usize::MAX - held, 1 << 63, 1 << 62] {
+                text_of(&consumer.try_grow(bytes).unwrap_err());
+            }
+            assert_eq!((query.pool.reserved(), query.group.usage_exact()), (held, held as u64));
+        }
+    }
+}
+
 #[test]
 fn reports_the_bytes_of_a_consumer_of_seven_threads() {
     let query = Query::new(1 << 40);
