@@ -1,12 +1,7 @@
 // The first definition of a link counts: here items of the crate, on other sites files.
-#![doc = "[memgroup]: memgroup\n[`GroupPool`]: GroupPool\n[`Tenant`]: Tenant\n[`Query`]: Query\n"]
-#![doc = "[`Tenant::begin`]: Tenant::begin\n[`Tenant::begin_when_room`]: Tenant::begin_when_room\n"]
-#![doc = "[`Query::collect`]: Query::collect\n[`Query::end`]: Query::end\n[`EndedQuery`]: EndedQuery\n"]
-#![doc = "[`GroupPool::uncharged`]: GroupPool::uncharged\n[`GroupTracer`]: GroupTracer\n[`charged_caches`]: charged_caches\n[`compact_views`]: compact_views\n[memgroup-alloc]: memgroup_alloc\n"]
-#![doc = "[patience]: GroupPool::patience\n[reclaimer]: memgroup::Hierarchy::reclaimer\n"]
-#![doc = "[set_min]: memgroup::Group::set_min\n[`fit_config`]: fit_config\n"]
-#![doc = "[set_low]: memgroup::Group::set_low\n[set_share]: memgroup::Group::set_share\n"]
+#![doc = include_str!("links.md")]
 #![doc = include_str!("../README.md")]
+#![doc = include_str!("../docs/details.md")]
 //!
 //! # Layers
 //!
