@@ -281,7 +281,31 @@ impl Query {
         &self.group
     }
 
-    /// Runs a part of the query. It ends with an error when the engine stops the query's group for the memory of another one.
+    /// Runs a part of the query, such as a stream of its rows. It ends with an error when the engine stops the query's group for the memory of another one.
+    ///
+    /// ```
+    /// use datafusion::prelude::SessionContext;
+    /// use futures_util::StreamExt;
+    /// use memgroup::{Config, Hierarchy};
+    /// use memgroup_datafusion::Tenant;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let hierarchy = Hierarchy::new(Config::new())?;
+    /// let tenant = Tenant::new(&hierarchy, &hierarchy.create("/alice")?, &SessionContext::new());
+    /// let query = tenant.begin("query-1")?;
+    /// let part = async {
+    ///     let plan = query.context().sql("select value from generate_series(1, 20000)").await?;
+    ///     let (mut stream, mut rows) = (plan.execute_stream().await?, 0);
+    ///     while let Some(batch) = stream.next().await {
+    ///         rows += batch?.num_rows();
+    ///     }
+    ///     Ok(rows)
+    /// };
+    /// assert_eq!(query.run(part).await?, 20_000);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// That of the part; [`DataFusionError::ResourcesExhausted`] if the query is stopped.
