@@ -99,7 +99,7 @@ impl fmt::Display for ClusterUsage {
         let width = self.executors.keys().map(String::len).max().unwrap_or(0).max(8);
         writeln!(
             f,
-            "{:width$}  {:10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>8}  executor",
+            "{:width$}  {:10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>8}  state",
             "executor", "tenant", "usage", "peak", "max", "refused", "sessions"
         )?;
         for (id, executor) in &self.executors {
