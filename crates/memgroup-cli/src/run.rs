@@ -1,4 +1,4 @@
-//! `memgroup run`: several tenants' SQL, or their HTTP requests, in one process, each in its own group.
+//! `memgroup run`: several tenants' SQL, HTTP requests or DataFusion queries in one process, each in its own group.
 //!
 //! With SQLite:
 //!
