@@ -206,7 +206,7 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// The value as it is written, with a bound; a list or a table by its kind.
+/// The value as it is written, with a bound; a table by its kind.
 fn shown(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("{:?}", cut(text)),
@@ -214,7 +214,10 @@ fn shown(value: &DeValue<'_>) -> String {
         DeValue::Float(float) => cut(&float.to_string()),
         DeValue::Boolean(boolean) => boolean.to_string(),
         DeValue::Datetime(datetime) => datetime.to_string(),
-        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Array(items) => {
+            let items: Vec<_> = items.iter().map(|item| shown(item.get_ref())).collect();
+            cut(&format!("[{}]", items.join(", ")))
+        }
         DeValue::Table(_) => "a table".to_owned(),
     }
 }
