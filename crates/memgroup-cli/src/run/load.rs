@@ -143,7 +143,7 @@ impl Run<'_> {
         let tally = runtime.block_on(self.requests(tenant, connection));
         // ORDERING: Relaxed; only the count is handed over.
         self.busy[index].fetch_sub(1, Ordering::Relaxed);
-        tally.or_fail(format_args!("ask for tenant `{}`", tenant.name))
+        tally.or_fail(format_args!("do the work of tenant `{}`", tenant.name))
     }
 
     async fn requests(&self, tenant: &TenantSpec, connection: &mut impl Connection) -> Result<Tally, String> {

@@ -90,6 +90,18 @@ fn tells_the_bytes_that_a_runaway_spills() {
 }
 
 #[test]
+fn fails_where_queries_could_not_spill_and_names_the_directory() {
+    let place = Place::new();
+    let none = place.path("none");
+    let mut command = place.run(&place.write("a.toml", SPEC), &[]);
+    let output = command.env("TMPDIR", &none).output().expect("the program starts");
+    let expected = format!("failed to make a file in {}, where queries spill: ", none.display());
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&expected) && said.contains("TMPDIR chooses another directory"), "{said}");
+}
+
+#[test]
 fn reports_after_ctrl_c_and_ends_with_the_program() {
     let place = Place::new();
     let (spec, json) = (place.write("a.toml", SPEC), place.path("report.json"));

@@ -11,10 +11,12 @@ mod pools;
 mod queries;
 
 use std::collections::HashMap;
+use std::env;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::execution::disk_manager::DiskManagerBuilder;
 use memgroup_tokio::ReclaimerThread;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -41,6 +43,7 @@ pub(crate) fn run(job: &Job<'_>, compares: bool) -> Result<(Option<Report>, bool
     if compares {
         compare::check_max(spec)?;
     }
+    check_spill()?;
     if !files::prepare(job)? {
         return Ok((None, false));
     }
@@ -67,6 +70,15 @@ pub(crate) fn run(job: &Job<'_>, compares: bool) -> Result<(Option<Report>, bool
         ..Report::of(memgroup)
     });
     Ok((report, turns.has_failed))
+}
+
+/// Fails if queries could not spill.
+fn check_spill() -> Result<(), RunError> {
+    let disk = DiskManagerBuilder::default().build();
+    let file = disk.and_then(|disk| Arc::new(disk).create_tmp_file("a check").map(drop));
+    let directory = env::temp_dir();
+    file.map_err(|error| format!("{error}; TMPDIR chooses another directory"))
+        .or_fail(format_args!("make a file in {}, where queries spill", directory.display()))
 }
 
 /// The same tenants, in which the greedy ones have no work.
