@@ -102,6 +102,23 @@ fn fails_where_queries_could_not_spill_and_names_the_directory() {
 }
 
 #[test]
+fn tells_where_the_error_of_a_refused_query_is() {
+    let text = SPEC.replace("16M", "1M").replace("share = 8", "").replace("[6, 1, 14]", "[9]");
+    let (report, table) = run(&Place::new(), &text, &[]);
+    let refusals = report["memgroup"]["tenants"]
+        .as_array()
+        .expect("tenants")
+        .iter()
+        .filter_map(|tenant| tenant["first_refusal"].as_str());
+    let refusals: Vec<_> = refusals.collect();
+    assert!(
+        !refusals.is_empty() && refusals.iter().all(|text| text.contains("Resources exhausted")),
+        "{report}"
+    );
+    assert!(table.contains("With --json FILE"), "{table}");
+}
+
+#[test]
 fn reports_after_ctrl_c_and_ends_with_the_program() {
     let place = Place::new();
     let (spec, json) = (place.write("a.toml", SPEC), place.path("report.json"));

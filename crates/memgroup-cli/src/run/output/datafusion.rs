@@ -28,6 +28,9 @@ const TENANTS: &[Column] = &[
 /// Title of the regime without the greedy tenants.
 const ALONE: &str = "alone";
 
+/// Place of the errors of refused queries.
+const REFUSALS: &str = "With --json FILE: the error of each tenant's first refused query (`first_refusal`)";
+
 /// The whole report as text. `ended_by` is the cause of an early end.
 pub(super) fn of_report(report: &Report, ended_by: Option<&str>, emphasis: Emphasis) -> String {
     let own = &report.memgroup;
@@ -50,6 +53,9 @@ pub(super) fn of_report(report: &Report, ended_by: Option<&str>, emphasis: Empha
     }
     if !is_comparison {
         text += &wrapped(&memory(own));
+    }
+    if own.tenants.iter().any(|tenant| tenant.first_refusal.is_some()) {
+        text += &(emphasis.aside(REFUSALS) + "\n");
     }
     text
 }
