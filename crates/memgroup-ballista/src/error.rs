@@ -29,7 +29,7 @@ pub enum TenantError {
     #[error("apply the tree of groups: {0}")]
     Apply(#[from] ApplyError),
     /// The tree has no group to hold the tenants' groups, or a default tenant without a group.
-    #[error("the tree of groups has no {path}: {error}")]
+    #[error("the tree of groups has no {path}: {error}; a tree names tenants as [\"/tenants/alice\"]")]
     NoGroup {
         /// The group's path.
         path: String,

@@ -104,5 +104,5 @@ fn reads_the_same_tree_from_toml_and_json() {
     let error = read_tree(dir.path().join("none.toml")).unwrap_err().to_string();
     assert!(error.contains("none.toml"), "{error}");
     let error = Tenants::new(&hierarchy(), &memgroup::TreeSpec::default()).err().unwrap().to_string();
-    assert!(error.contains("no /tenants"), "{error}");
+    assert!(error.contains("no /tenants") && error.contains(r#"["/tenants/alice"]"#), "{error}");
 }
