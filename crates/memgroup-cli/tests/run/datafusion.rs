@@ -73,6 +73,8 @@ fn compares_the_pools_on_the_same_work() {
     for title in ["memgroup", "alone", "Greedy", "FairSpill", "TrackConsumers"] {
         assert!(table.lines().nth(2).expect("titles").contains(title), "{table}");
     }
+    let limit = ", seed 1, limit 16M";
+    assert!(table.lines().next().expect("a heading").ends_with(limit), "{table}");
     assert!(table.contains("shop: p99 over alone"), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
 }

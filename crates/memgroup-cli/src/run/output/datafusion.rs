@@ -35,11 +35,14 @@ const REFUSALS: &str = "With --json FILE: the error of each tenant's first refus
 pub(super) fn of_report(report: &Report, ended_by: Option<&str>, emphasis: Emphasis) -> String {
     let own = &report.memgroup;
     let regimes = regimes(report);
+    let is_comparison = regimes.len() > 1;
     let mut head = head("queries", own);
+    if is_comparison {
+        head += &format!(", limit {}", units::limit(own.all.max));
+    }
     if regimes.iter().any(|(_, report)| report.interrupted) {
         head += &format!(", ended by {}", ended_by.unwrap_or(CTRL_C));
     }
-    let is_comparison = regimes.len() > 1;
     let table =
         if is_comparison { comparison(&regimes, emphasis) } else { of_tenants(own, TENANTS, emphasis) };
     let mut text = format!("{}\n\n{table}\n", emphasis.heading(&head));
