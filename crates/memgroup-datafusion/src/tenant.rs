@@ -16,7 +16,7 @@ use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use memgroup::{Charge, Deadline, EndedGroup, Group, Hierarchy, OwnedGroup};
 use memgroup_tokio::Tasks;
@@ -230,6 +230,16 @@ fn writes(plan: &LogicalPlan) -> Result<bool> {
     plan.exists(|plan| Ok(matches!(plan, LogicalPlan::Dml(_) | LogicalPlan::Copy(_))))
 }
 
+/// The setting of the runtime that a statement would change.
+fn runtime_setting(plan: &LogicalPlan) -> Option<&str> {
+    let variable = match plan {
+        LogicalPlan::Statement(Statement::SetVariable(set)) => &set.variable,
+        LogicalPlan::Statement(Statement::ResetVariable(reset)) => &reset.variable,
+        _ => return None,
+    };
+    variable.starts_with("datafusion.runtime.").then_some(variable)
+}
+
 fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
@@ -267,6 +277,10 @@ pub struct Query {
 
 impl Query {
     /// The context to plan the query with. All memory of its plans is charged to the query's group.
+    ///
+    /// `SET datafusion.runtime.memory_limit` in it replaces the pool, and later plans are charged to no group. Where tenants write the SQL, call
+    /// [`collect`](Query::collect), or
+    /// [`sql_with_options`](SessionContext::sql_with_options) with [`SQLOptions`](datafusion::execution::context::SQLOptions) that allow no statements.
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
@@ -326,7 +340,8 @@ impl Query {
     /// a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
     ///
     /// # Errors
-    /// As [`run`](Query::run); a query that is stopped is not begun anew.
+    /// As [`run`](Query::run); a query that is stopped is not begun anew. [`DataFusionError::Configuration`] for `SET` or `RESET` of a setting
+    /// `datafusion.runtime`, such as `memory_limit`: DataFusion would replace the query's pool.
     pub async fn collect(&self, sql: &str) -> Result<Vec<RecordBatch>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
         // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
@@ -339,7 +354,7 @@ impl Query {
             let part = async {
                 let known = match plan.take() {
                     Some(known) => known,
-                    None => context.sql(sql).await?.into_unoptimized_plan(),
+                    None => self.plan(&context, sql).await?,
                 };
                 may_begin_anew = !writes(&known)?;
                 plan = Some(known.clone());
@@ -371,6 +386,19 @@ impl Query {
             self.begun_anew.fetch_add(1, Ordering::Relaxed);
             context = self.tenant.context(self.context.state(), &self.pool, &self.figures, fit)?;
         }
+    }
+
+    /// The plan of a statement, which runs at once if it is a setting or a definition.
+    async fn plan(&self, context: &SessionContext, sql: &str) -> Result<LogicalPlan> {
+        let plan = context.state().create_logical_plan(sql).await?;
+        // Its pool would count in no group, and its files in no statistics.
+        if let Some(setting) = runtime_setting(&plan) {
+            return Err(DataFusionError::Configuration(format!(
+                "{setting} in query {}: a query has the runtime of its tenant; the limit of its memory is `max` of its group and those above",
+                self.group.path()
+            )));
+        }
+        Ok(context.execute_logical_plan(plan).await?.into_unoptimized_plan())
     }
 
     /// Ends the query: removes its group, and returns its figures. DataFusion's tasks end by themselves later. Until then the bytes that they

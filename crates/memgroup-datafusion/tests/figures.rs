@@ -6,6 +6,7 @@ use std::time::Duration;
 use datafusion::common::DataFusionError;
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
+use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use memgroup::stats::io::{RBYTES, WBYTES};
@@ -192,5 +193,19 @@ fn a_query_ends_beside_a_thread_that_removes_its_tenant() {
         });
         assert_eq!((ended.group.path.as_str(), ended.group.usage_bytes), ("/alice/query", 0));
         removed.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_statement_replaces_the_pool_of_its_query() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let alice = hierarchy.create("/alice").unwrap();
+    let query = Tenant::new(&hierarchy, &alice, &SessionContext::new()).begin("query").unwrap();
+    for sql in ["set datafusion.runtime.memory_limit = '10G'", "reset datafusion.runtime.memory_limit"] {
+        let error = query.collect(sql).await.unwrap_err().to_string();
+        let expected =
+            "datafusion.runtime.memory_limit in query /alice/query: a query has the runtime of its tenant";
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(query.context().runtime_env().memory_pool.name(), query.pool().name(), "{sql}");
     }
 }
