@@ -4,6 +4,7 @@
 //! hand one on. Their need grows with the rows of a batch and with the partitions, and not with the limit. So a plan with eight partitions of
 //! 8,192 rows a batch fails below some 100 MiB, whichever consumer a pool refuses. The remedy is a plan for the limit.
 
+use datafusion::common::config::ConfigNonZeroUsize;
 use datafusion::prelude::SessionConfig;
 
 /// Bytes that each partition of a plan should have, with batches of [`ROWS`] rows of some 64 bytes.
@@ -69,6 +70,10 @@ impl Fit {
         let rows = self.rows.min(config.batch_size());
         let merge = self.merge.min(config.options().execution.sort_spill_reservation_bytes);
         config.options_mut().optimizer.prefer_hash_join &= !self.sorts_joins;
+        // Each batch that a repartition spills has a file of its own. DataFusion 55.2 may wait for ever for a file to which it writes no more
+        // (https://github.com/apache/datafusion/issues/24883).
+        config.options_mut().execution.max_spill_file_size_bytes =
+            ConfigNonZeroUsize::try_new(1).expect("one is not zero");
         // DataFusion sorts no join in a plan of one partition.
         let partitions = if self.sorts_joins { self.partitions.max(2) } else { self.partitions };
         config
@@ -85,7 +90,8 @@ fn rows(each: usize) -> usize {
 
 /// Fits `config` to a plan that is made already, and runs so many `partitions` at a time within `bytes`.
 ///
-/// The result has fewer rows a batch, and its sorts reserve fewer bytes for their merges, where `config` has more than fits.
+/// The result has fewer rows a batch, and its sorts reserve fewer bytes for their merges, where `config` has more than fits. A batch that a repartition
+/// spills has a file of its own.
 /// [`Tenant::begin`](crate::Tenant::begin) does more, before a plan is made.
 ///
 /// ```
@@ -155,6 +161,17 @@ mod tests {
             (applied.batch_size(), applied.options().execution.sort_spill_reservation_bytes),
             (100, 7)
         );
+    }
+
+    /// DataFusion 55.2 reads a file only as far as it is written, and the batch that it waits for may be in the next one.
+    #[test]
+    fn each_batch_that_a_repartition_spills_has_a_file_of_its_own() {
+        let spill_file = |config: SessionConfig| config.options().execution.max_spill_file_size_bytes.get();
+        for most in [16 << 20, 8 << 30] {
+            let config = SessionConfig::new();
+            assert_eq!(spill_file(Fit::of(most, 4).apply(config.clone())), 1);
+            assert_eq!(spill_file(fit_config(config, most, 4)), 1);
+        }
     }
 
     #[test]
