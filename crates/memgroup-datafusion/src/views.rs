@@ -227,6 +227,8 @@ mod tests {
         let numbers: ArrayRef = Arc::new(Int32Array::from(vec![1, 2]));
         let numbers = plan(numbers, sort).await;
         assert!(!numbers.contains("CompactExec"), "{numbers}");
+        let groups = plan(Arc::new(texts(100)), "select value, count(*) from rows group by value").await;
+        assert!(groups.contains("AggregateExec") && !groups.contains("CompactExec"), "{groups}");
         let join = plan(Arc::new(texts(100)), "select * from rows a join rows b using (value)").await;
         let (held, probed) = join.split_once("CompactExec: views\n").unwrap();
         assert!(held.contains("HashJoinExec") && !probed.contains("CompactExec"), "{join}");

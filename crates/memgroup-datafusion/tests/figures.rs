@@ -81,6 +81,23 @@ async fn a_query_without_a_limit_spills_nothing_and_shows_its_group() {
     assert!(ended.group.peak_bytes > 1 << 20, "{ended}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_a_sort_and_of_a_plan_are_compacted_under_a_limit() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let alice = hierarchy.create("/alice").unwrap();
+    let sort = "select arrow_cast('text ' || value, 'Utf8View') as t from generate_series(1, 9) order by t";
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    for (limit, nodes) in [(Some(8 << 20), 2), (None, 0)] {
+        alice.set_max(limit).unwrap();
+        let query = Tenant::new(&hierarchy, &alice, &context).begin("query").unwrap();
+        let rows = query.collect(&format!("explain {sort}")).await.unwrap();
+        let text = datafusion::arrow::util::pretty::pretty_format_batches(&rows).unwrap().to_string();
+        assert_eq!(text.matches("CompactExec").count(), nodes, "{text}");
+        assert_eq!(query.collect(sort).await.unwrap()[0].num_rows(), 9);
+        query.end();
+    }
+}
+
 /// Parquet files with footers that are cached.
 async fn files(dir: &Path, count: usize) {
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));

@@ -309,6 +309,46 @@ fn an_aggregate_that_did_not_spill_merges_nothing() {
     assert!(aggregate.try_grow(1).is_err());
 }
 
+/// A place is free again once its consumer has left.
+#[test]
+fn a_consumer_does_not_merge_because_one_before_it_did() {
+    let query = Query::new(MIB);
+    for _ in 0..100 {
+        let aggregate = query.consumer("SingleHashAggregateStream[0]", true);
+        aggregate.try_grow(MIB).unwrap();
+        aggregate.try_grow(1).unwrap_err();
+        aggregate.free();
+        aggregate.try_grow(1).unwrap();
+        aggregate.free();
+        assert!(!query.pool.consumers()[0].can_spill);
+        drop(aggregate);
+        let _sort = query.consumer("ExternalSorter[0]", true);
+        assert!(query.pool.consumers()[0].can_spill);
+    }
+}
+
+#[test]
+fn a_share_is_smaller_once_there_are_more_consumers() {
+    let query = Query::new(20 * MIB);
+    let sort = query.consumer("ExternalSorter[0]", true);
+    (0..9).for_each(|_| sort.try_grow(MIB).unwrap());
+    let _others: Vec<_> =
+        (1..10).map(|number| query.consumer(&format!("ExternalSorter[{number}]"), true)).collect();
+    let text = text_of(&sort.try_grow(1).unwrap_err());
+    assert!(text.contains("more than its even share"), "{text}");
+}
+
+#[test]
+fn consumers_that_are_not_charged_have_no_share() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/query").unwrap();
+    group.set_max(10 << 20).unwrap();
+    let pool: Arc<dyn MemoryPool> = Arc::new(GroupPool::new(&hierarchy, &group).uncharged("buffers"));
+    let [_buffers, sort] = ["buffers", "ExternalSorter[0]"]
+        .map(|name| MemoryConsumer::new(name).with_can_spill(true).register(&pool));
+    (0..10).for_each(|_| sort.try_grow(MIB).unwrap());
+}
+
 #[test]
 fn without_a_limit_no_consumer_spills() {
     let query = Query::new(20 * MIB);

@@ -50,6 +50,11 @@ fn an_aggregate_is_asked_until_it_merges() {
     // Its input ends.
     aggregate.free();
     ask().expect("it cannot spill any more");
+    // 60 of 100 MiB are its own.
+    let sort = consumer(&hog, "sort", true);
+    sort.try_grow(20 * MIB).unwrap();
+    join.try_grow(30 * MIB).unwrap_err();
+    sort.try_grow(MIB).expect_err("it is asked instead");
 }
 
 #[test]
