@@ -221,19 +221,23 @@ impl Member {
 
     /// The query would hold `bytes` with a growth that the tree refused, and cannot spill instead.
     pub(crate) fn want(&self, bytes: u64) {
+        // ORDERING: Relaxed; a number by itself.
         self.wanted.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// The most bytes that the query wanted since [`forget_wanted`](Member::forget_wanted).
     pub(crate) fn wanted(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself.
         self.wanted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn forget_wanted(&self) {
+        // ORDERING: Relaxed; a number by itself.
         self.wanted.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn refused(&self) -> u64 {
+        // ORDERING: Relaxed; a number by itself.
         self.refused.load(Ordering::Relaxed)
     }
 

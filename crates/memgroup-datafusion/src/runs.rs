@@ -37,15 +37,16 @@ pub(crate) struct Run<'t> {
     deadline: Option<Instant>,
 }
 
-// ORDERING: Relaxed, all of them; a number by itself.
 impl Run<'_> {
     pub(crate) fn of(runs: &Runs) -> Run<'_> {
+        // ORDERING: Relaxed; a number by itself.
         runs.running.fetch_add(1, Ordering::Relaxed);
         Run { runs, turn: None, deadline: None }
     }
 
     /// Whether other queries of the tenant run, and do not wait.
     pub(crate) fn is_beside_others(&self) -> bool {
+        // ORDERING: Relaxed; as in `Run::of`.
         self.runs.running.load(Ordering::Relaxed) > 1
     }
 
@@ -56,6 +57,7 @@ impl Run<'_> {
             return None;
         }
         let _waiting = Waiting::of(self.runs);
+        // ORDERING: Relaxed; as in `Run::of`.
         let others_run = || self.runs.running.load(Ordering::Relaxed) > 0;
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_MOST);
         if Instant::now() >= deadline {
@@ -98,9 +100,9 @@ impl Run<'_> {
 /// A query that waits does not count as one that runs: it holds no memory.
 struct Waiting<'t>(&'t Runs);
 
-// ORDERING: Relaxed, both; as above.
 impl Waiting<'_> {
     fn of(runs: &Runs) -> Waiting<'_> {
+        // ORDERING: Relaxed; as in `Run::of`.
         runs.running.fetch_sub(1, Ordering::Relaxed);
         Waiting(runs)
     }
@@ -108,12 +110,14 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        // ORDERING: Relaxed; as in `Run::of`.
         self.0.running.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
+        // ORDERING: Relaxed; as in `Run::of`.
         self.runs.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -187,6 +191,7 @@ mod tests {
         assert_eq!(tokio::join!(wait(one), wait(two)), (false, false));
         drop(held);
         assert!(wait(Run::of(&runs)).await);
+        // ORDERING: Relaxed; as in `Run::of`.
         assert_eq!(runs.running.load(Ordering::Relaxed), 0);
     }
 }
