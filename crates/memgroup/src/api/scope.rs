@@ -163,11 +163,37 @@ pub struct Scope<'g> {
 /// ```
 #[inline(always)]
 pub fn enter(group: &Group) -> Scope<'_> {
-    let before = CURRENT.get();
     let node = group.node();
-    let after = Current::of(Some(node), node.generation(), before.depth() + 1);
+    change(Some(node), node.generation())
+}
+
+/// Makes no group the current group of this thread: it pauses in the middle of its work. The guard makes the group current again.
+///
+/// Meanwhile the thread is not at work in the group, its time is not counted there, and its allocations are charged to no group.
+///
+/// ```
+/// use memgroup::{Config, Hierarchy, scope};
+///
+/// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+/// let tenant = hierarchy.create("/tenant").unwrap();
+/// let _scope = scope::enter(&tenant);
+/// {
+///     let _outside = scope::leave();
+///     assert_eq!(scope::current(), None);
+/// }
+/// assert_eq!(scope::current(), Some(tenant.clone()));
+/// ```
+pub fn leave() -> Scope<'static> {
+    change(None, 0)
+}
+
+/// Makes the group of the node current, or none.
+#[inline(always)]
+fn change<'g>(node: Option<&'static Node>, generation: u32) -> Scope<'g> {
+    let before = CURRENT.get();
+    let after = Current::of(node, generation, before.depth() + 1);
     CURRENT.set(after);
-    let is_observed = is_observed(Some(node)) || is_observed(before.node());
+    let is_observed = is_observed(node) || is_observed(before.node());
     if is_observed {
         observe(before, after, 0);
     }

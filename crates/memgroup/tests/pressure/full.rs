@@ -62,6 +62,8 @@ fn is_not_full_while_a_thread_is_in_a_scope_there_or_below() {
                 [&above, &root].into_iter().for_each(runs_not_full);
             }
             [&stalled, &above, &root].into_iter().for_each(runs_not_full);
+            let _left = scope::leave();
+            [&stalled, &above, &root].into_iter().for_each(runs_full);
         }
         {
             let _scope = scope::enter(&above);

@@ -41,6 +41,31 @@ fn counts_time_in_a_nested_scope_for_the_inner_group() {
 }
 
 #[test]
+fn counts_no_time_while_the_thread_has_left_its_group() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(2).unwrap())).unwrap();
+    let (outer, inner) = (hierarchy.create("/outer").unwrap(), hierarchy.create("/inner").unwrap());
+    let began = Instant::now();
+    let left;
+    {
+        let _outer = scope::enter(&outer);
+        {
+            let _left = scope::leave();
+            let since = Instant::now();
+            busy(Duration::from_millis(20));
+            let _inner = scope::enter(&inner);
+            left = since.elapsed();
+        }
+        assert_eq!(scope::current(), Some(outer.clone()));
+        busy(Duration::from_millis(1));
+    }
+    let most = (began.elapsed() - left).as_micros() as i64 + 1;
+    let cpu = hierarchy.cpu();
+    let usec = local(&cpu, &outer, SCOPE_USEC);
+    assert!(usec >= 990 && usec <= most, "{usec} of {most}");
+    assert_eq!((local(&cpu, &outer, NR_SCOPES), local(&cpu, &inner, NR_SCOPES)), (1, 1));
+}
+
+#[test]
 fn counts_no_time_where_it_is_turned_off() {
     let config = || Config::with_slots(SlotSource::virtual_slots(2).unwrap());
     let timed = Hierarchy::new(config()).unwrap();
