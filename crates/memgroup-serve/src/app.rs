@@ -28,7 +28,7 @@ pub(crate) struct App {
     pub(crate) account: Account,
     pub(crate) access: Access,
     pub(crate) conns: Arc<Conns>,
-    pub(crate) pace: Pace,
+    pub(crate) pace: Arc<Pace>,
     pub(crate) snapshots: Snapshots,
     pub(crate) samples: Samples,
     /// `None` where no client may control.
@@ -63,7 +63,7 @@ impl App {
             answers: Mutex::default(),
             untold: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
-            pace: Pace::new(serve.cpu_percent),
+            pace: Arc::new(Pace::new(serve.cpu_percent)),
             conns: Arc::default(),
             snapshots: Snapshots::default(),
             actions,

@@ -216,6 +216,9 @@ impl Serve {
 
     /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to 100; 25 by default. Requests beyond it wait.
     ///
+    /// The thread also rests after each 100 us of its work, so that a tenant's thread on the same CPU has it soon: as long as it worked, with more than 50
+    /// percent for a shorter time, with 100 never. So an answer takes twice its CPU time on an idle machine.
+    ///
     /// The CPU time of the server's thread counts, but for its looks at the tree, which take a twentieth of a CPU at most. Control actions have threads of
     /// their own, and their time does not count.
     pub fn cpu_percent(mut self, percent: u32) -> Serve {

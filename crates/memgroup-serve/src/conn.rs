@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::Times;
+use crate::pace::Pace;
 
 /// Time in which a connection is not cut for another: a client sends its request soon after it has connected.
 const GRACE: Duration = Duration::from_millis(10);
@@ -246,11 +247,12 @@ impl List {
     }
 }
 
-/// The input and output of a connection. The table sees their progress.
+/// The input and output of a connection, at the pace of the server. The table sees their progress.
 #[derive(Debug)]
 pub(crate) struct Tracked<T> {
     pub(crate) inner: T,
     pub(crate) conn: Arc<Conn>,
+    pub(crate) pace: Arc<Pace>,
 }
 
 impl<T: Read + Unpin> Read for Tracked<T> {
@@ -260,6 +262,7 @@ impl<T: Read + Unpin> Read for Tracked<T> {
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
+        self.pace.settle();
         if polled.is_ready() {
             let mut state = self.conn.state();
             if state.phase == Phase::Waiting && state.head_since.is_none() {
@@ -272,6 +275,7 @@ impl<T: Read + Unpin> Read for Tracked<T> {
 
 impl<T> Tracked<T> {
     fn wrote(&self, polled: &Poll<io::Result<usize>>) {
+        self.pace.settle();
         let mut state = self.conn.state();
         state.stalled_since = match polled {
             Poll::Pending => state.stalled_since.or_else(|| Some(Instant::now())),

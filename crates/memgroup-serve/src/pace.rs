@@ -1,16 +1,25 @@
-//! Pace: the part of one CPU that requests may take.
+//! Pace: the part of one CPU that requests may take, and the rests of the server's thread.
 //!
 //! - I1. The budget pays all CPU time of the server's thread but that of its looks at the tree ([`Pace::exempt`]).
-//! - I2. Requests pass in the order in which they came. Each connection has one at a time, so a client with many requests does not keep the others out.
+//! - I2. The thread rests after each short piece of its work. A tenant's thread on the same CPU waits for one piece then, not for the
+//!   turn that the system gives a thread, which is some milliseconds.
+//! - I3. Requests pass in the order in which they came. Each connection has one at a time, so a client with many requests does not keep the others out.
 
 use std::sync::Mutex as PlainMutex;
 use std::time::Duration;
+use std::{fmt, io};
 
+use memgroup::scope;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// Time that requests may take at once after a pause.
 const BURST: Duration = Duration::from_millis(200);
+
+/// CPU time between two rests.
+const PIECE: Duration = Duration::from_micros(100);
+/// Bytes of a text that are written between two looks at the clock.
+const TEXT: usize = 4 << 10;
 
 /// CPU time of this thread so far.
 fn thread_time() -> Duration {
@@ -34,6 +43,9 @@ struct State {
     full_at: Instant,
     /// CPU time of the thread that is paid or exempt.
     paid: Duration,
+    /// CPU time of the thread at its last rest.
+    rested: Duration,
+    rested_at: std::time::Instant,
 }
 
 impl Pace {
@@ -43,7 +55,9 @@ impl Pace {
     }
 
     fn with(percent: u32, clock: fn() -> Duration) -> Pace {
-        let state = PlainMutex::new(State { full_at: Instant::now(), paid: clock() });
+        let now = clock();
+        let (full_at, rested_at) = (Instant::now(), std::time::Instant::now());
+        let state = PlainMutex::new(State { full_at, paid: now, rested: now, rested_at });
         Pace { percent, queue: Mutex::new(()), state, clock }
     }
 
@@ -51,8 +65,12 @@ impl Pace {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Takes the CPU time since the last call off the budget, and returns when the budget has something left.
+    /// Rests, if the thread has worked for a piece since its last rest. Takes the CPU time since the last call off the budget, and returns when the
+    /// budget has something left.
+    ///
+    /// Long work calls it often, where it holds no lock of the engine.
     pub(crate) fn settle(&self) -> Instant {
+        self.rest();
         let (mut state, now) = (self.state(), (self.clock)());
         let time = now.saturating_sub(state.paid);
         state.paid = now;
@@ -60,6 +78,29 @@ impl Pace {
             state.full_at = state.full_at.max(Instant::now()) + time * 100 / self.percent;
         }
         state.full_at - BURST * 100 / self.percent
+    }
+
+    fn rest(&self) {
+        let mut state = self.state();
+        let (now, passed) = ((self.clock)(), state.rested_at.elapsed());
+        let worked = now.saturating_sub(state.rested);
+        if worked < PIECE {
+            return;
+        }
+        // With more than half of a CPU the rests are shorter than the pieces.
+        let rest = PIECE.min(PIECE * (100 - self.percent) / self.percent);
+        // It may have slept meanwhile, for want of work.
+        if passed < worked + rest {
+            // A thread that rests is at work in no group.
+            let _outside = scope::leave();
+            std::thread::sleep(rest);
+        }
+        (state.rested, state.rested_at) = (now, std::time::Instant::now());
+    }
+
+    /// A writer that settles while a long text is written to it.
+    pub(crate) fn writer<'a, W>(&'a self, text: &'a mut W) -> Writer<'a, W> {
+        Writer { text, pace: self, written: 0 }
     }
 
     /// Calls `act`, which is no part of a request and has a bound of its own.
@@ -73,9 +114,11 @@ impl Pace {
     /// Waits until it is the caller's turn, and the budget has something left.
     pub(crate) async fn turn(&self) {
         let _turn = self.queue.lock().await;
+        // A wait costs CPU time, too, so it ends with less than a piece to be paid.
+        let little = PIECE * 100 / self.percent;
         loop {
             let free_at = self.settle();
-            if free_at <= Instant::now() {
+            if free_at <= Instant::now() + little {
                 return;
             }
             sleep_until(free_at).await;
@@ -83,9 +126,46 @@ impl Pace {
     }
 }
 
+/// A text, and the pace at which it is written.
+pub(crate) struct Writer<'a, W> {
+    text: &'a mut W,
+    pace: &'a Pace,
+    /// Bytes since the last look at the clock.
+    written: usize,
+}
+
+impl<W> Writer<'_, W> {
+    fn wrote(&mut self, bytes: usize) {
+        self.written += bytes;
+        if self.written >= TEXT {
+            self.written = 0;
+            self.pace.settle();
+        }
+    }
+}
+
+impl<W: fmt::Write> fmt::Write for Writer<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.wrote(text.len());
+        self.text.write_str(text)
+    }
+}
+
+impl<W: io::Write> io::Write for Writer<'_, W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.wrote(text.len());
+        self.text.write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.text.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::fmt::Write as _;
 
     use super::*;
 
@@ -131,6 +211,50 @@ mod tests {
         spend(50);
         pace.turn().await;
         assert!(began.elapsed() >= Duration::from_millis(500));
+    }
+
+    #[test]
+    fn the_thread_rests_after_each_piece_outside_its_group() {
+        let hierarchy = memgroup::Hierarchy::new(memgroup::Config::new()).unwrap();
+        let (group, pace) = (hierarchy.create("/serve").unwrap(), pace(25));
+        let began = std::time::Instant::now();
+        {
+            let _scope = scope::enter(&group);
+            for _ in 0..1000 {
+                SPENT.set(SPENT.get() + PIECE / 4);
+                pace.settle();
+            }
+        }
+        let (all, rests) = (began.elapsed(), 250 * PIECE);
+        assert!(all >= rests, "{all:?}: a rest each fourth time");
+        let key = memgroup::stats::cpu::SCOPE_USEC;
+        let in_group = group.snapshot().groups[0].statistic(key, memgroup::Reach::Local).unwrap();
+        assert!(in_group as u128 <= (all - rests).as_micros() + 1, "{in_group} us of {all:?}");
+    }
+
+    #[test]
+    fn a_thread_with_all_of_a_cpu_does_not_rest_and_one_that_slept_need_not() {
+        for (percent, slept) in [(100, Duration::ZERO), (25, 100 * PIECE)] {
+            let pace = pace(percent);
+            spend(1);
+            std::thread::sleep(slept);
+            let before = pace.state().rested_at;
+            pace.settle();
+            assert!(pace.state().rested_at > before);
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_written_in_pieces() {
+        let (pace, mut text) = (pace(25), String::new());
+        let began = std::time::Instant::now();
+        let mut writer = pace.writer(&mut text);
+        for _ in 0..1000 {
+            SPENT.set(SPENT.get() + PIECE);
+            writer.write_str(&"x".repeat(TEXT)).unwrap();
+        }
+        assert!(began.elapsed() >= 1000 * PIECE);
+        assert_eq!(text.len(), 1000 * TEXT);
     }
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]

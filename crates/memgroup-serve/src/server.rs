@@ -342,7 +342,7 @@ where
         let (app, conn) = (Arc::clone(&app), Arc::clone(&conn));
         async move { Ok::<_, std::convert::Infallible>(answer::answer(app, conn, peer, request).await) }
     });
-    let io = Tracked { inner: TokioIo::new(stream), conn: Arc::clone(&conn) };
+    let io = Tracked { inner: TokioIo::new(stream), conn: Arc::clone(&conn), pace: Arc::clone(&app.pace) };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(app.serve.times.idle);
     http.max_buf_size(BUFFER).max_headers(HEADERS);

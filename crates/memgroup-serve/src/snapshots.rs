@@ -6,6 +6,7 @@ use memgroup::{Charge, ChargeError, Group, GroupSnapshot, Hierarchy, ShrinkerRep
 use tokio::time::{Duration, Instant};
 
 use crate::account::{Account, uncounted};
+use crate::pace::Pace;
 
 /// The age up to which requests share a snapshot that another one still sends.
 const SHARED_FOR: Duration = Duration::from_millis(250);
@@ -34,6 +35,7 @@ impl Snapshots {
         &self,
         hierarchy: &Hierarchy,
         account: &Account,
+        pace: &Pace,
         groups: usize,
     ) -> Result<Arc<Held>, ChargeError> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +47,7 @@ impl Snapshots {
         let listed = account.charge((groups * 2 * size_of::<Group>()) as u64)?;
         let groups = hierarchy.groups().len().max(groups);
         drop(listed);
-        let held = Arc::new(take(hierarchy, &hierarchy.root(), account, groups)?);
+        let held = Arc::new(take(hierarchy, &hierarchy.root(), account, pace, groups)?);
         *last = Some((Arc::downgrade(&held), Instant::now()));
         Ok(held)
     }
@@ -61,10 +63,11 @@ pub(crate) fn take(
     hierarchy: &Hierarchy,
     top: &Group,
     account: &Account,
+    pace: &Pace,
     groups: usize,
 ) -> Result<Held, ChargeError> {
     let mut charge = account.charge(bytes_of_groups(hierarchy, groups + groups / 8 + 1))?;
-    let mut snapshot = uncounted(|| top.snapshot());
+    let mut snapshot = uncounted(|| top.snapshot_with(|| _ = pace.settle()));
     let frame = uncounted(|| frame(&mut snapshot));
     account.resize(&mut charge, bytes_of(&snapshot) + (frame.0.len() + frame.1.len()) as u64)?;
     Ok(Held { snapshot, frame, _charge: charge })
@@ -134,7 +137,7 @@ mod tests {
     fn requests_share_a_snapshot_while_one_of_them_has_it() {
         let (hierarchy, account) = fixture();
         let snapshots = Snapshots::default();
-        let tree = || snapshots.tree(&hierarchy, &account, 2).unwrap();
+        let tree = || snapshots.tree(&hierarchy, &account, &Pace::new(25), 2).unwrap();
         let (first, second) = (tree(), tree());
         assert!(Arc::ptr_eq(&first, &second) || first.snapshot.taken.elapsed().unwrap() > SHARED_FOR);
         snapshots.forget();
@@ -150,7 +153,7 @@ mod tests {
     fn frames_the_groups_as_the_engine_does() {
         let (hierarchy, account) = fixture();
         hierarchy.create("/\"groups\":[x").unwrap();
-        let held = take(&hierarchy, &hierarchy.root(), &account, 3).unwrap();
+        let held = take(&hierarchy, &hierarchy.root(), &account, &Pace::new(25), 3).unwrap();
         let groups: Vec<String> =
             held.snapshot.groups.iter().map(|group| serde_json::to_string(group).unwrap()).collect();
         let text = format!("{}{}{}", held.frame.0, groups.join(","), held.frame.1);
@@ -178,7 +181,7 @@ mod tests {
         }
         account.group.set_max(100_000).unwrap();
         // The last look found two groups.
-        let refused = Snapshots::default().tree(&hierarchy, &account, 2).unwrap_err();
+        let refused = Snapshots::default().tree(&hierarchy, &account, &Pace::new(25), 2).unwrap_err();
         let asked = bytes_of_groups(&hierarchy, 1002);
         assert!(refused.asked() >= asked, "{} of {asked}: all at once", refused.asked());
         assert_eq!(account.group.usage(), 0);

@@ -52,7 +52,7 @@ impl Answer {
     /// A value as JSON, charged.
     fn json(app: &App, value: &impl serde::Serialize) -> Result<Answer, Problem> {
         let mut text = Chunks::new(&app.account)?;
-        match serde_json::to_writer(&mut text, value) {
+        match serde_json::to_writer(app.pace.writer(&mut text), value) {
             Ok(()) => Ok(Answer::new(JSON, Content::Text(text))),
             Err(error) => Err(match text.refusal() {
                 Some(refused) => refused.into(),

@@ -29,7 +29,7 @@ pub(super) fn show(app: &App, parts: &Parts) -> Result<Answer, Problem> {
         );
     }
     let top = app.hierarchy.lookup(&parts.group()).map_err(|error| missing(app, parts, error.into()))?;
-    let held = take(&app.hierarchy, &top, &app.account, count(&top, app.groups()))?;
+    let held = take(&app.hierarchy, &top, &app.account, &app.pace, count(&top, app.groups()))?;
     Ok(Answer::new(JSON, Content::Tree(Tree::new(app, Arc::new(held))?)))
 }
 

@@ -57,7 +57,7 @@ impl<T: Serialize + PartialEq> Serialize for Column<'_, T> {
 
 /// The figures of all groups; their names too, unless the client knows their `order`.
 pub(super) fn table(app: &App, known: Option<&str>) -> Result<Answer, Problem> {
-    let held = app.snapshots.tree(&app.hierarchy, &app.account, app.groups())?;
+    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups())?;
     let groups = &held.snapshot.groups[..];
     let order = order(groups);
     let names = Groups {

@@ -60,6 +60,6 @@ impl Tree {
 
 /// The whole tree.
 pub(super) fn whole(app: &App) -> Result<Answer, Problem> {
-    let held = app.snapshots.tree(&app.hierarchy, &app.account, app.groups())?;
+    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups())?;
     Ok(Answer::new(JSON, Content::Tree(Tree::new(app, held)?)))
 }

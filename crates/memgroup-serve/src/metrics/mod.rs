@@ -58,15 +58,15 @@ fn wants_plain(head: &Head) -> bool {
 
 /// All figures of the tree as text, and its type.
 pub(crate) fn text(app: &Arc<App>, head: &Head) -> Result<(&'static str, Chunks), Problem> {
-    let held = app.snapshots.tree(&app.hierarchy, &app.account, app.groups())?;
+    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups())?;
     let _parted = app.account.charge((held.snapshot.groups.len() * select::EACH) as u64)?;
     let mut registry = Registry::with_prefix("memgroup");
     registry.register_collector(Box::new(Collector { app: Arc::clone(app), held }));
     let mut text = Chunks::new(&app.account)?;
     let (kind, encoded) = if wants_plain(head) {
-        (PROMETHEUS, prometheus_text::encode(&mut text, &registry))
+        (PROMETHEUS, prometheus_text::encode(&mut app.pace.writer(&mut text), &registry))
     } else {
-        (OPENMETRICS, text::encode(&mut text, &registry))
+        (OPENMETRICS, text::encode(&mut app.pace.writer(&mut text), &registry))
     };
     match encoded {
         Ok(()) => Ok((kind, text)),
