@@ -57,3 +57,22 @@ impl Actions {
         told.await.ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_that_panic_give_their_places_back() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let actions = Actions::start(runtime.handle().clone()).unwrap();
+        // Each waits for a place. The one before gives its place back while it unwinds.
+        let place = || std::iter::repeat_with(|| actions.place()).flatten().next().unwrap();
+        for _ in 0..3 * MOST {
+            let panicked: Option<()> =
+                runtime.block_on(actions.run(place(), || panic!("an action of the test")));
+            assert_eq!(panicked, None);
+        }
+        assert_eq!(runtime.block_on(actions.run(place(), || 5)), Some(5));
+    }
+}

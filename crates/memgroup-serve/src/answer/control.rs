@@ -143,17 +143,20 @@ pub(super) async fn act(
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
     };
     let (hierarchy, group, own) = (app.hierarchy.clone(), app.account.group.clone(), app.serve.group.clone());
+    let text = order_text(&order);
+    let panicked =
+        format!("failed to {text}: a callback of the program panicked; its standard error has the message");
     let carry_out = move || {
         in_group(&group, || {
             let result = order.carry_out(&hierarchy, &own);
-            log::control(&peer, &order_text(&order), &result);
+            log::control(&peer, &text, &result);
             result
         })
     };
-    let result = actions.run(place, carry_out).await.unwrap_or_else(|| {
-        // A callback of the program panicked.
-        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panicked", "the act panicked"))
-    });
+    let result = actions
+        .run(place, carry_out)
+        .await
+        .unwrap_or_else(|| Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "panicked", panicked)));
     app.snapshots.forget();
     let mut answer = Answer::new(super::TEXT, Content::Fixed(Bytes::new()));
     answer.status = result?;
