@@ -65,10 +65,8 @@ impl Pace {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Rests, if the thread has worked for a piece since its last rest. Takes the CPU time since the last call off the budget, and returns when the
+    /// [Rests](Pace::rest). Takes the CPU time since the last call off the budget, and returns when the
     /// budget has something left.
-    ///
-    /// Long work calls it often, where it holds no lock of the engine.
     pub(crate) fn settle(&self) -> Instant {
         self.rest();
         let (mut state, now) = (self.state(), (self.clock)());
@@ -80,7 +78,8 @@ impl Pace {
         state.full_at - BURST * 100 / self.percent
     }
 
-    fn rest(&self) {
+    /// Rests, if the thread has worked for a piece since its last rest. Long work calls it often, where it holds no lock of the engine.
+    pub(crate) fn rest(&self) {
         let mut state = self.state();
         let (now, passed) = ((self.clock)(), state.rested_at.elapsed());
         let worked = now.saturating_sub(state.rested);

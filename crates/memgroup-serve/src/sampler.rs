@@ -23,6 +23,8 @@ use crate::sample::{Groups, Kills, Samples, largest};
 const PERIOD: Duration = Duration::from_millis(100);
 /// Looks at the root's events between two samples of the history.
 const SAMPLE: u32 = 10;
+/// Groups that are looked at between two looks at the clock.
+const GROUPS_A_PIECE: usize = 32;
 /// How much longer than a look at all groups the pause after it is.
 const PAUSE: u32 = 20;
 
@@ -101,7 +103,8 @@ impl Sampler {
         samples.set_kills(self.kills.totals());
         let groups = self.app.hierarchy.groups();
         self.app.set_groups(groups.len());
-        self.groups.look(&self.app.account, &groups, now, Some(ring), |group, met| {
+        let pieces = groups.chunks(GROUPS_A_PIECE).inspect(|_| self.app.pace.rest());
+        self.groups.look(&self.app.account, pieces.flatten(), now, Some(ring), |group, met| {
             #[cfg(feature = "tracing")]
             self.log.met(group, met);
             #[cfg(not(feature = "tracing"))]

@@ -137,10 +137,10 @@ impl Groups {
     }
 
     /// Compares all online groups with those of the last look, and tells the difference. `met` is called for each group that has met a limit.
-    pub(crate) fn look(
+    pub(crate) fn look<'g>(
         &mut self,
         account: &Account,
-        groups: &[Group],
+        groups: impl IntoIterator<Item = &'g Group>,
         unix_us: u64,
         ring: Option<&Ring>,
         mut met: impl FnMut(&Group, &Met<'_>),
