@@ -80,21 +80,30 @@ impl Pace {
 
     /// Rests, if the thread has worked for a piece since its last rest. Long work calls it often, where it holds no lock of the engine.
     pub(crate) fn rest(&self) {
-        let mut state = self.state();
-        let (now, passed) = ((self.clock)(), state.rested_at.elapsed());
-        let worked = now.saturating_sub(state.rested);
-        if worked < PIECE {
-            return;
-        }
-        // With more than half of a CPU the rests are shorter than the pieces.
-        let rest = PIECE.min(PIECE * (100 - self.percent) / self.percent);
-        // It may have slept meanwhile, for want of work.
-        if passed < worked + rest {
+        let (now, rest) = {
+            let state = self.state();
+            let (now, passed) = ((self.clock)(), state.rested_at.elapsed());
+            let worked = now.saturating_sub(state.rested);
+            if worked < PIECE {
+                return;
+            }
+            (now, self.rest_after(worked, passed))
+        };
+        if !rest.is_zero() {
             // A thread that rests is at work in no group.
             let _outside = scope::leave();
             std::thread::sleep(rest);
         }
+        let mut state = self.state();
         (state.rested, state.rested_at) = (now, std::time::Instant::now());
+    }
+
+    /// How long the thread rests, which has `worked` within the time that has `passed` since its last rest.
+    fn rest_after(&self, worked: Duration, passed: Duration) -> Duration {
+        // With more than half of a CPU the rests are shorter than the pieces.
+        let rest = PIECE.min(PIECE * (100 - self.percent) / self.percent);
+        // It may have slept meanwhile, for want of work.
+        if passed < worked + rest { rest } else { Duration::ZERO }
     }
 
     /// A writer that settles while a long text is written to it.
@@ -232,12 +241,31 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_all_of_a_cpu_does_not_rest_and_one_that_slept_need_not() {
-        for (percent, slept) in [(100, Duration::ZERO), (25, 100 * PIECE)] {
-            let pace = pace(percent);
-            spend(1);
-            std::thread::sleep(slept);
+    fn rests_are_shorter_with_more_than_half_of_a_cpu() {
+        for (percent, micros) in [(1, 100), (25, 100), (50, 100), (51, 96), (80, 25), (99, 1), (100, 0)] {
+            let rest = pace(percent).rest_after(PIECE, PIECE);
+            assert_eq!(rest.as_micros(), micros, "{percent} percent");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_slept_for_the_time_of_a_rest_does_not_rest() {
+        let (pace, micro) = (pace(25), Duration::from_micros(1));
+        for worked in [PIECE, 10 * PIECE] {
+            assert_eq!(pace.rest_after(worked, worked + PIECE), Duration::ZERO);
+            assert_eq!(pace.rest_after(worked, worked + PIECE - micro), PIECE);
+        }
+    }
+
+    #[test]
+    fn a_piece_begins_after_the_last_one() {
+        let pace = pace(100);
+        for _ in 0..3 {
+            SPENT.set(SPENT.get() + PIECE - Duration::from_nanos(1));
             let before = pace.state().rested_at;
+            pace.settle();
+            assert_eq!(pace.state().rested_at, before);
+            SPENT.set(SPENT.get() + Duration::from_nanos(1));
             pace.settle();
             assert!(pace.state().rested_at > before);
         }
