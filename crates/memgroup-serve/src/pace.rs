@@ -179,6 +179,7 @@ mod tests {
 
     thread_local! {
         static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        static LOOKS: Cell<u32> = const { Cell::new(0) };
     }
 
     /// A budget with a clock that only [`spend`] moves.
@@ -282,6 +283,42 @@ mod tests {
         }
         assert!(began.elapsed() >= 1000 * PIECE);
         assert_eq!(text.len(), 1000 * TEXT);
+    }
+
+    #[test]
+    fn a_writer_looks_at_the_clock_once_for_each_4_kib() {
+        let clock = || {
+            LOOKS.set(LOOKS.get() + 1);
+            SPENT.get()
+        };
+        let (pace, mut text, mut bytes) = (Pace::with(25, clock), String::new(), Vec::new());
+        let looks_of = |act: &mut dyn FnMut()| {
+            LOOKS.set(0);
+            act();
+            LOOKS.get()
+        };
+        let each = looks_of(&mut || _ = pace.settle());
+        let mut writer = pace.writer(&mut text);
+        let by_fmt = looks_of(&mut || (0..3 * TEXT).for_each(|_| writer.write_str("x").unwrap()));
+        let mut writer = pace.writer(&mut bytes);
+        let by_io =
+            looks_of(&mut || (0..3 * TEXT).for_each(|_| io::Write::write_all(&mut writer, b"x").unwrap()));
+        assert_eq!([by_fmt, by_io], [3 * each; 2]);
+        assert_eq!((text.len(), bytes.len()), (3 * TEXT, 3 * TEXT));
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_wait_that_costs_time_itself_ends() {
+        let clock = || {
+            SPENT.set(SPENT.get() + PIECE / 4);
+            SPENT.get()
+        };
+        let (pace, began) = (Pace::with(1, clock), Instant::now());
+        spend(2 * BURST.as_millis() as u64);
+        let ended = tokio::time::timeout(400 * BURST, pace.turn()).await;
+        ended.expect("the wait costs less than a piece");
+        let waited = began.elapsed();
+        assert!(waited + 100 * PIECE >= 100 * BURST, "all but a piece is paid: {waited:?}");
     }
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]
