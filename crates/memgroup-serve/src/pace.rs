@@ -1,9 +1,10 @@
 //! Pace: the part of one CPU that requests may take, and the rests of the server's thread.
 //!
 //! - I1. The budget pays all CPU time of the server's thread but that of its looks at the tree ([`Pace::exempt`]).
-//! - I2. The thread rests after each short piece of its work. A tenant's thread on the same CPU waits for one piece then, not for the
+//! - I2. The thread rests after each short piece of the work for requests. A tenant's thread on the same CPU waits for one piece then, not for the
 //!   turn that the system gives a thread, which is some milliseconds.
 //! - I3. Requests pass in the order in which they came. Each connection has one at a time, so a client with many requests does not keep the others out.
+//! - B1. Some pieces grow with the tree: a look at it, the copy with which a snapshot begins, and the choice of groups for `/metrics`.
 
 use std::sync::Mutex as PlainMutex;
 use std::time::Duration;
@@ -65,8 +66,7 @@ impl Pace {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// [Rests](Pace::rest). Takes the CPU time since the last call off the budget, and returns when the
-    /// budget has something left.
+    /// [Rests](Pace::rest), and takes the CPU time since the last call off the budget. Returns the time from which the budget has something left.
     pub(crate) fn settle(&self) -> Instant {
         self.rest();
         let (mut state, now) = (self.state(), (self.clock)());
@@ -78,7 +78,7 @@ impl Pace {
         state.full_at - BURST * 100 / self.percent
     }
 
-    /// Rests, if the thread has worked for a piece since its last rest. Long work calls it often, where it holds no lock of the engine.
+    /// Rests, if the thread has worked for a piece since its last rest. Long work calls it often, where it holds no lock that another thread takes.
     pub(crate) fn rest(&self) {
         let (now, rest) = {
             let state = self.state();
@@ -102,7 +102,7 @@ impl Pace {
     fn rest_after(&self, worked: Duration, passed: Duration) -> Duration {
         // With more than half of a CPU the rests are shorter than the pieces.
         let rest = PIECE.min(PIECE * (100 - self.percent) / self.percent);
-        // It may have slept meanwhile, for want of work.
+        // The thread may have slept meanwhile, for want of work.
         if passed < worked + rest { rest } else { Duration::ZERO }
     }
 
@@ -122,7 +122,7 @@ impl Pace {
     /// Waits until it is the caller's turn, and the budget has something left.
     pub(crate) async fn turn(&self) {
         let _turn = self.queue.lock().await;
-        // A wait costs CPU time, too, so it ends with less than a piece to be paid.
+        // A wait costs CPU time, too. So it ends when a piece or less is to be paid.
         let little = PIECE * 100 / self.percent;
         loop {
             let free_at = self.settle();

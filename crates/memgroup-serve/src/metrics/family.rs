@@ -364,7 +364,12 @@ pub(super) fn whole_tree(
     let help = "Bytes that dying groups hold. They are a part of the usage of the groups above.";
     one(encoder, Gauge, ("dying", BYTES, help), &[([], Value::Whole(held))])?;
     let took = Value::Seconds(snapshot.took.as_secs_f64());
-    one(encoder, Gauge, ("snapshot_duration", SECONDS, "Time that the snapshot took."), &[([], took)])?;
+    one(
+        encoder,
+        Gauge,
+        ("snapshot_duration", SECONDS, "Time that the snapshot took, rests included."),
+        &[([], took)],
+    )?;
     let reserved = app.hierarchy.stock_reserved_bytes().iter().sum();
     let help = "Bytes that stocks of all groups may prepay now.";
     one(encoder, Gauge, ("stock_reserved", BYTES, help), &[([], Value::Whole(reserved))])?;
