@@ -133,13 +133,13 @@ fn observe(before: Current, after: Current, scopes: i64) {
     }
 }
 
-/// Guard that keeps a group current on this thread. Dropping it restores the group that was current before.
+/// Guard that keeps a group current on this thread, or [none](leave). Dropping it restores the group that was current before.
 ///
 /// It is not `Send`. Guards are dropped in the reverse order of their making, as variables are. A guard that is dropped before a
 /// later one leaves no group current, until all of them are dropped. A guard that is forgotten (`mem::forget`) keeps its group
 /// current on the thread, at most until the group is released. An operation of the thread that races with that release may count
 /// for the next group that reuses the id.
-#[must_use = "the group is current only while the guard lives"]
+#[must_use = "the change lasts only while the guard lives"]
 pub struct Scope<'g> {
     before: Current,
     /// Whether the change back is more than a store.
@@ -167,9 +167,9 @@ pub fn enter(group: &Group) -> Scope<'_> {
     change(Some(node), node.generation())
 }
 
-/// Makes no group the current group of this thread: it pauses in the middle of its work. The guard makes the group current again.
+/// Leaves this thread without a current group, for a pause in the middle of its work. Dropping the guard makes the group current again.
 ///
-/// Meanwhile the thread is not at work in the group, its time is not counted there, and its allocations are charged to no group.
+/// Until then the thread is not at work in the group, and its time is not counted there. Charges of the current group find none.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, scope};

@@ -152,6 +152,36 @@ fn restores_no_group_after_a_drop_out_of_order() {
 }
 
 #[test]
+fn a_thread_that_left_its_group_gets_it_back_in_order_only() {
+    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(1).unwrap())).unwrap();
+    let [a, b] = ["/a", "/b"].map(|path| hierarchy.create(path).unwrap());
+    drop(scope::leave());
+    assert_eq!(scope::current(), None, "there was none");
+    let first = scope::enter(&a);
+    {
+        let _left = scope::leave();
+        let _left_again = scope::leave();
+        {
+            let _scope = scope::enter(&b);
+            assert_eq!(scope::current(), Some(b.clone()));
+        }
+        assert_eq!(scope::current(), None);
+    }
+    assert_eq!(scope::current(), Some(a.clone()));
+    let left = scope::leave();
+    drop(first);
+    drop(left);
+    assert_eq!(scope::current(), None, "the guard of /a is gone");
+    {
+        let _scope = scope::enter(&a);
+        std::mem::forget(scope::leave());
+    }
+    assert_eq!(scope::current(), None, "a guard was forgotten");
+    let _scope = scope::enter(&b);
+    assert_eq!(scope::current(), Some(b.clone()));
+}
+
+#[test]
 fn skips_marks_of_a_forgotten_scope_in_a_free_place() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).float(0, Duration::ZERO);
     let hierarchy = Hierarchy::new(config).unwrap();
