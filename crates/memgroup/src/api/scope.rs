@@ -169,7 +169,7 @@ pub fn enter(group: &Group) -> Scope<'_> {
 
 /// Leaves this thread without a current group, for a pause in the middle of its work. Dropping the guard makes the group current again.
 ///
-/// Until then the thread is not at work in the group, and its time is not counted there. Charges of the current group find none.
+/// Until then the thread is not at work in the group, and its time is not counted there. [`try_charge_current`] charges nothing.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, scope};

@@ -207,6 +207,45 @@ fn flushes_each_subsystem_once() {
 }
 
 #[test]
+fn has_the_groups_and_statistics_of_before_the_first_rest() {
+    let h = hierarchy_of(|config| config.stock_cap_bytes(0));
+    let groups: Vec<_> = (10..60).map(|number| h.create(&format!("/{number}")).unwrap()).collect();
+    let [first, last] = [&groups[0], &groups[49]];
+    let (mut charges, mut inner, mut shrinker) = (Vec::new(), None, None);
+    let snapshot = h.root().snapshot_with(|| {
+        charges.extend([first, last].map(|group| group.try_charge(100).unwrap()));
+        h.io().add(last, stats::io::RIOS, 1);
+        if inner.is_none() {
+            h.create("/new").unwrap();
+            inner = Some(h.snapshot());
+        } else {
+            last.remove().unwrap();
+            shrinker = Some(cache(first, 1, 1));
+        }
+    });
+    assert_eq!(charges.len(), 4, "51 groups have two rests");
+    let usage = |path: &str| snapshot.group(path).unwrap().usage_bytes;
+    assert_eq!((usage("/10"), usage("/59")), (100, 200), "each is read between its rest and the next");
+    let removed = snapshot.group("/59").unwrap();
+    assert!(removed.online, "it was when it was found");
+    assert_eq!(removed.statistic(stats::io::RIOS, Reach::Local), Some(0));
+    assert!(snapshot.group("/new").is_none());
+    assert_eq!(snapshot.shrinkers.len(), 1, "they are read at the end");
+    assert!(inner.unwrap().group("/new").is_some());
+}
+
+#[test]
+fn a_rest_that_panics_leaves_no_group_held() {
+    let h = hierarchy();
+    let group = h.create("/a").unwrap();
+    let rest = || panic!("a rest panics");
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| h.root().snapshot_with(rest))).unwrap_err();
+    group.remove().unwrap();
+    drop(group);
+    assert_eq!(paths(&h.snapshot()), ["/"]);
+}
+
+#[test]
 fn contains_the_reports_of_shrinkers() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();

@@ -377,11 +377,14 @@ impl Group {
         self.snapshot_with(|| ())
     }
 
-    /// As [`snapshot`](Group::snapshot), and calls `rest` once for each 32 groups, with no lock of the engine held. A thread that is not to keep a CPU for long
-    /// sleeps there.
+    /// As [`snapshot`](Group::snapshot), and calls `rest` before each 32 groups, with no lock of the engine held. A thread that is not to keep a CPU for
+    /// long sleeps there.
     ///
-    /// The groups are found, and the statistics are copied, before the first call. The other figures of the groups are read between the calls, so the
-    /// moments of two groups differ by the time in `rest`.
+    /// The groups are found, and the statistics are copied, before the first call. The other figures are read later: those of 32
+    /// groups after each call, and waiters and shrinkers at the end. So the moments of two groups differ by the time in `rest`. [`Snapshot::took`]
+    /// includes it.
+    ///
+    /// `rest` may charge, change groups, or take another snapshot. All groups of the snapshot are held until its end, so none is released before.
     ///
     /// ```
     /// use memgroup::{Config, Hierarchy};
