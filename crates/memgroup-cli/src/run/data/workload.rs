@@ -75,7 +75,7 @@ fn fill_and_hold(
         .execute_batch("PRAGMA query_only = OFF; BEGIN; CREATE TEMP TABLE hoard (part BLOB NOT NULL)")?;
     let mut insert = connection.prepare(HOARD)?;
     let mut parts = 0;
-    // A hoard has one part even if the run ends before it (I2).
+    // The first part is made even if the run has ended: a statement returns a row (I2).
     while parts == 0 || (parts < *most && holds()) {
         match insert.execute([]) {
             Ok(_) => parts += 1,
