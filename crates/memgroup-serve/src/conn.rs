@@ -407,6 +407,22 @@ mod tests {
         assert!(forever.await.is_err(), "a handler bounds its own steps");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn settles_after_each_read_and_write() {
+        let (_conns, open) = table(1).await;
+        let settles = crate::pace::settles_of(|pace| {
+            let inner = hyper_util::rt::TokioIo::new(tokio::net::UnixStream::pair().unwrap().0);
+            let mut io = Tracked { inner, conn: Arc::clone(&open[0]), pace: Arc::clone(pace) };
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            let mut buffer = [0; 8];
+            let mut buffer = hyper::rt::ReadBuf::new(&mut buffer);
+            _ = Pin::new(&mut io).poll_read(&mut context, buffer.unfilled());
+            _ = Pin::new(&mut io).poll_write(&mut context, b"x");
+            _ = Pin::new(&mut io).poll_write_vectored(&mut context, &[io::IoSlice::new(b"x")]);
+        });
+        assert_eq!(settles, 3);
+    }
+
     #[test]
     fn a_stream_gives_its_place_back() {
         let conns = Arc::new(Conns::default());

@@ -161,6 +161,18 @@ mod tests {
     }
 
     #[test]
+    fn settles_for_each_32_groups_of_a_snapshot() {
+        let (hierarchy, account) = fixture();
+        let groups: Vec<_> = (0..62).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
+        let settles = |top: &Group, groups| {
+            crate::pace::settles_of(|pace| drop(take(&hierarchy, top, &account, pace, groups).unwrap()))
+        };
+        assert_eq!((settles(&groups[0], 1), settles(&hierarchy.root(), 64)), (1, 2));
+        hierarchy.create("/one-more").unwrap();
+        assert_eq!(settles(&hierarchy.root(), 65), 3);
+    }
+
+    #[test]
     fn counts_the_groups_of_a_part() {
         let (hierarchy, _) = fixture();
         for path in ["/a", "/a/b", "/a/b/c", "/a/d", "/e"] {
