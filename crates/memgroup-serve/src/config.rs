@@ -216,7 +216,7 @@ impl Serve {
 
     /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to 100; 25 by default. Requests beyond it wait.
     ///
-    /// The thread also rests for 100 us after each 100 us of its work, so that a tenant's thread on the same CPU has it soon. With more than 50 percent the
+    /// The thread also rests for 100 us after each 100 us of its work. So a tenant's thread on the same CPU has it soon. With more than 50 percent the
     /// rests are shorter, and with 100 there are none. Systems make each rest longer: Linux by 50 us and more. So an answer takes two to three times
     /// its CPU time on an idle machine, and parts from 40 to 99 percent are not reached.
     ///
