@@ -203,3 +203,72 @@ async fn dispatch(
 
 /// The result of code that cannot fail.
 pub(crate) type Sure<T> = Result<T, Infallible>;
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use http_body::Body as _;
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+    use crate::access::Access;
+    use crate::account::Account;
+    use crate::config::Serve;
+    use crate::conn::Conns;
+    use crate::pace::settles_of;
+
+    /// How often an act settles that an app does for a tree of a dozen groups.
+    fn settles_of_app(act: impl FnOnce(Arc<App>)) -> u32 {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let _groups: Vec<_> =
+            (0..10).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
+        let (serve, account) =
+            (Serve::without_listener(), Account { group: hierarchy.create("/serve").unwrap() });
+        let access = Access::new(&serve, None);
+        let mut app = App::new(hierarchy, serve, account, access, None).unwrap();
+        settles_of(|pace| {
+            app.pace = Arc::clone(pace);
+            act(Arc::new(app));
+        })
+    }
+
+    fn len(content: &Content) -> u32 {
+        let Content::Text(text) = content else { panic!("{content:?}") };
+        text.len() as u32
+    }
+
+    #[test]
+    fn settles_while_texts_are_written() {
+        let mut bytes = 0;
+        let settles = settles_of_app(|app| {
+            bytes = len(&Answer::json(&app, &vec![1_234_567; 3000]).unwrap().content);
+        });
+        assert_eq!(settles, bytes / 4096);
+        for accept in ["text/plain", "application/openmetrics-text"] {
+            let head =
+                Request::builder().header(http::header::ACCEPT, accept).body(()).unwrap().into_parts().0;
+            let settles = settles_of_app(|app| {
+                bytes = len(&Content::Text(metrics::text(&app, &head).unwrap().1));
+            });
+            // One is that of the snapshot. A part ends after the line that makes it 4 KiB.
+            assert!((bytes / 4300..=bytes / 4096).contains(&(settles - 1)), "{settles} for {bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn settles_before_and_after_each_piece_of_a_tree() {
+        let conn = Conns::default().admit(1).await.unwrap();
+        let mut pieces = 0;
+        let settles = settles_of_app(|app| {
+            let mut body = AnswerBody::new(tree::whole(&app).unwrap().content, Arc::clone(&app), conn);
+            let mut context = Context::from_waker(Waker::noop());
+            while let Poll::Ready(Some(_)) = Pin::new(&mut body).poll_frame(&mut context) {
+                pieces += 1;
+            }
+        });
+        // The first is that of the snapshot, and the end settles as a piece does.
+        assert_eq!((pieces, settles), (1, 1 + 2 + 2));
+    }
+}
