@@ -1,10 +1,10 @@
 //! Pace: the part of one CPU that requests may take, and the rests of the server's thread.
 //!
 //! - I1. The budget pays all CPU time of the server's thread but that of its looks at the tree ([`Pace::exempt`]).
-//! - I2. The thread rests after each short piece of the work for requests. A tenant's thread on the same CPU waits for one piece then. Without
+//! - I2. The thread rests after each short piece of its work. A tenant's thread on the same CPU waits for one piece then. Without
 //!   rests it waits for the turn that the system gives a thread: some milliseconds.
 //! - I3. Requests pass in the order in which they came. Each connection has one at a time, so a client with many requests does not keep the others out.
-//! - B1. Some pieces grow with the tree, such as a look at it, the copy at the start of a snapshot, and the choice of groups for `/metrics`.
+//! - B1. Some pieces grow with the tree: the list of its groups, the copy at the start of a snapshot, and the choice of groups for `/metrics`.
 
 use std::sync::Mutex as PlainMutex;
 use std::time::Duration;
