@@ -216,9 +216,8 @@ impl Serve {
 
     /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to 100; 25 by default. Requests beyond it wait.
     ///
-    /// The thread also rests for 100 us after each 100 us of its work. So a tenant's thread on the same CPU has it soon. With more than 50 percent the
-    /// rests are shorter, and with 100 there are none. Systems make each rest longer: Linux by 50 us and more. So an answer takes two to three times
-    /// its CPU time on an idle machine, and parts from 40 to 99 percent are not reached.
+    /// Up to 33 percent, the thread also rests for 100 us after each 100 us of its work. So a tenant's thread on the same CPU has it soon. Systems make
+    /// each rest longer: Linux by 50 us and more. So an answer takes two to three times its CPU time on an idle machine.
     ///
     /// The CPU time of the server's thread counts, but for its looks at the tree, which take a twentieth of a CPU at most. Control actions have threads of
     /// their own, and their time does not count.
