@@ -78,19 +78,23 @@ impl App {
 
     /// About how many groups there are: the number at the last look.
     pub(crate) fn groups(&self) -> usize {
+        // ORDERING: Relaxed; the number alone is handed over, and it is an estimate.
         self.groups.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_groups(&self, groups: usize) {
+        // ORDERING: Relaxed; as in `groups`.
         self.groups.store(groups, Ordering::Relaxed);
     }
 
     /// Groups that events do not cover, because the server's group is full.
     pub(crate) fn untold(&self) -> usize {
+        // ORDERING: Relaxed; the number alone is handed over, for reports.
         self.untold.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_untold(&self, groups: usize) {
+        // ORDERING: Relaxed; as in `untold`.
         self.untold.store(groups, Ordering::Relaxed);
     }
 

@@ -136,6 +136,7 @@ fn main() -> Result<()> {
     let mut ratios = Vec::new();
     thread::scope(|threads| -> Result<()> {
         threads.spawn(|| {
+            // ORDERING: Relaxed; only the flag is handed over, and the reader polls.
             while !is_over.load(Ordering::Relaxed) {
                 request(&noisy, &document, 2 << 20);
             }
@@ -162,6 +163,7 @@ fn main() -> Result<()> {
             }
             Ok(())
         })();
+        // ORDERING: Relaxed, as above.
         is_over.store(true, Ordering::Relaxed);
         measured
     })?;

@@ -70,9 +70,11 @@ const WAIT: u64 = 2 * size_of::<WaitReport>() as u64 + 256;
 
 /// Every wait, the longest first. The engine counts waits for memory; of the others there are about as many as at the last request.
 pub(super) fn waits(app: &App) -> Result<Answer, Problem> {
+    // ORDERING: Relaxed; the number alone is handed over, and it is an estimate.
     let count = app.hierarchy.root().waiters().now.max(app.waits.load(Ordering::Relaxed));
     let mut charge = app.account.charge(count as u64 * WAIT)?;
     let (waits, now) = (uncounted(|| app.hierarchy.waits()), Instant::now());
+    // ORDERING: Relaxed, as above.
     app.waits.store(waits.len(), Ordering::Relaxed);
     let texts: usize = waits.iter().map(|wait| wait.group.capacity() + wait.at.capacity()).sum();
     app.account.resize(&mut charge, (waits.capacity() * size_of::<WaitReport>() + texts) as u64)?;
