@@ -128,7 +128,6 @@ impl Database {
 
     /// How often its queries were begun anew.
     pub(super) fn begun_anew(&self) -> u64 {
-        // ORDERING: Relaxed; only the count is handed over.
         self.begun_anew.load(Ordering::Relaxed)
     }
 
