@@ -163,13 +163,16 @@ async function update() {
       put($("program"), `${about.program ?? "program"}, process ${about.pid}` + (about.rights.includes("control") ? "" : ", reading only"));
       document.title = "memgroup: " + (about.program ?? about.pid);
     }
-    model.take(await api.get("v1/table?known=" + model.order));
+    // All answers are drawn at once, so that the browser lays the page out once.
+    const [figures, waits, details] = await Promise.all([api.get("v1/table?known=" + model.order), api.get("v1/waits"), group.path && group.ask()]);
+    model.take(figures);
     const isNew = Boolean(model.columns.groups);
     if (isNew) icicle.reset();
     draw(isNew);
     if (isNew && model.gone !== null) group.lose(model.gone);
-    const [waits] = await Promise.all([api.get("v1/waits"), group.fetch()]);
     drawWaits($("waits"), waits);
+    if (details?.path === group.path) group.take(details);
+    else await group.fetch();
     connected();
   } catch (error) {
     if (!(error instanceof Problem)) throw error;

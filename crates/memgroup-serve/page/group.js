@@ -3,6 +3,7 @@
 import { bytes, clock, count, duration, el, exact, percent, put, set, used, usedText } from "./text.js";
 
 const HISTORY_MS = 600000;
+const COLOURS = ["--soft", "--stall", "--fill", "--line", "--limit"];
 // The statuses of a file whose group was removed.
 const GONE = new Set([404, 410]);
 
@@ -27,7 +28,7 @@ function parse(text) {
 
 export class Group {
   constructor(box, title, model, api) {
-    Object.assign(this, { box, title, model, api, fields: [] });
+    Object.assign(this, { box, title, model, api, fields: [], size: [0, 0] });
     this.gone = el("p", { class: "error", role: "status" });
     this.figures = el("dl");
     this.form = el("form", { "aria-label": "Limits of the group", hidden: "" }, ...FIELDS.map((field) => this.makeField(field)));
@@ -46,8 +47,8 @@ export class Group {
       event.preventDefault();
       this.readAt(Math.min(1, Math.max(0, (this.cursor ?? 1) + step / 300)));
     });
-    new ResizeObserver(() => this.drawHistory()).observe(this.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawHistory());
+    new ResizeObserver(() => this.measure()).observe(this.canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.measure());
   }
 
   makeField({ file, column, hint }) {
@@ -111,7 +112,7 @@ export class Group {
     put(this.gone, "");
     put(this.title, "Group " + path);
     put(this.events, "");
-    this.pressure.replaceChildren();
+    this.clearPressure();
     for (const field of this.fields) {
       set(field.input, "aria-invalid", null);
       this.leave(field);
@@ -162,26 +163,45 @@ export class Group {
 
   // The figures that need requests of their own: history, pressure, events. A group that was removed has none.
   async fetch() {
+    this.take(await this.ask());
+  }
+
+  async ask() {
     const path = this.path;
     const read = (file) => this.api.read(path, file).catch((problem) => {
       if (!GONE.has(problem.status)) throw problem;
       return null;
     });
     const [history, pressure, events] = await Promise.all([this.fetchHistory(path), read("memory.pressure"), read("memory.events.local")]);
+    return { path, history, pressure, events };
+  }
+
+  take({ path, history, pressure, events }) {
     if (path !== this.path) return;
     if (pressure === null || events === null) {
-      this.pressure.replaceChildren();
+      this.clearPressure();
       put(this.events, `The group ${path} was removed.`);
       return;
     }
     this.history = history;
     this.drawHistory();
-    const lines = pressure.trim().split("\n").map((line) => line.split(/[ =]/));
+    put(this.events, events.trim().split("\n").join(" · "));
+    this.drawPressure(pressure);
+  }
+
+  clearPressure() {
+    this.pressure.key = null;
+    this.pressure.replaceChildren();
+  }
+
+  drawPressure(text) {
+    if (this.pressure.key === text) return;
+    this.pressure.key = text;
+    const lines = text.trim().split("\n").map((line) => line.split(/[ =]/));
     const rows = lines.map(([kind, , ten, , minute, , five, , total]) =>
       el("tr", {}, el("th", { scope: "row" }, kind), ...[ten, minute, five].map((part) => el("td", {}, percent(Number(part)))), el("td", {}, duration(Number(total)))));
     const heads = ["stalled", "10 s", "60 s", "300 s", "in all"].map((text) => el("th", { scope: "col" }, text));
     this.pressure.replaceChildren(el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows));
-    put(this.events, events.trim().split("\n").join(" · "));
   }
 
   // A group without a history is asked for again after some time: it may have become one of the largest.
@@ -197,16 +217,25 @@ export class Group {
     return { ...series, times: this.history.times_unix_ms };
   }
 
+  // Size and colours are asked for only when they change: each question has the browser lay out the page.
+  measure() {
+    const { canvas } = this;
+    const style = getComputedStyle(canvas);
+    const scale = devicePixelRatio;
+    this.colours = Object.fromEntries(COLOURS.map((name) => [name, style.getPropertyValue(name)]));
+    this.size = [canvas.clientWidth, canvas.clientHeight];
+    [canvas.width, canvas.height] = this.size.map((length) => length * scale);
+    canvas.getContext("2d").scale(scale, scale);
+    this.drawHistory();
+  }
+
   drawHistory() {
     const { canvas } = this;
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    const [width, height] = this.size;
     if (width === 0) return;
-    const scale = devicePixelRatio;
-    [canvas.width, canvas.height] = [width * scale, height * scale];
     const to = canvas.getContext("2d");
-    to.scale(scale, scale);
-    const style = getComputedStyle(canvas);
-    const colour = (name) => style.getPropertyValue(name);
+    to.clearRect(0, 0, width, height);
+    const colour = (name) => this.colours[name];
     to.font = "11px system-ui, sans-serif";
     const samples = this.samples();
     if (!samples) {

@@ -18,8 +18,15 @@ export class Icicle {
     Object.assign(this, { box, model, choose, cells: new Map(), placed: [], sorted: new Map(), sortedAt: 0, focus: null });
     box.addEventListener("click", (event) => this.enter(event.target.closest(".cell")));
     box.addEventListener("keydown", (event) => this.key(event));
+    // Only cells that the pointer was over have a tooltip: it costs time for each new figure.
+    box.addEventListener("pointerover", (event) => {
+      const cell = event.target.closest(".cell");
+      if (cell) cell.title = cell.label;
+    });
     box.addEventListener("focusin", (event) => { this.focus = event.target.key; this.tabStops(); });
-    new ResizeObserver(() => this.draw()).observe(box);
+    // Asked for only when it changes: each question has the browser lay out the page.
+    this.wide = box.clientWidth;
+    new ResizeObserver(() => { this.wide = box.clientWidth; this.draw(); }).observe(box);
   }
 
   reset() {
@@ -66,7 +73,7 @@ export class Icicle {
       this.sortedAt = performance.now();
     }
     const placed = [];
-    this.place(model.zoom, 0, this.box.clientWidth, 0, placed);
+    this.place(model.zoom, 0, this.wide, 0, placed);
     this.placed = placed;
     const rows = 1 + Math.max(...placed.map((cell) => cell.row));
     if (this.rows !== rows) box.style.height = rows * ROW + "px";
@@ -123,7 +130,8 @@ export class Icicle {
     }
     set(cell, "aria-level", place.row + 1);
     set(cell, "aria-label", label);
-    set(cell, "title", label);
+    cell.label = label;
+    if (cell.title) cell.title = label;
   }
 
   tabStops() {

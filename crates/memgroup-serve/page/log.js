@@ -84,6 +84,9 @@ export class Log {
 const FOR = { charge: "room", throttle: "end of a delay", shrinker: "a shrinker in use", event: "an event", pressure: "a pressure trigger" };
 
 export function drawWaits(box, waits) {
+  const key = JSON.stringify(waits);
+  if (box.key === key) return;
+  box.key = key;
   const [blocked, watching] = [[], []];
   for (const wait of waits) (wait.kind === "event" || wait.kind === "pressure" ? watching : blocked).push(wait);
   const shown = blocked.slice(0, SHOWN_WAITS);

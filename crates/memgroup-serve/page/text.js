@@ -22,7 +22,9 @@ export function set(element, name, value) {
 export function put(element, text) {
   if (element.put === text) return;
   element.put = text;
-  element.textContent = text;
+  // The text node stays, so that the browser makes no boxes anew.
+  if (element.firstChild) element.firstChild.data = text;
+  else element.textContent = text;
 }
 
 const UNITS = ["", "K", "M", "G", "T"];
