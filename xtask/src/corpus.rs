@@ -8,7 +8,7 @@
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Watchdog, entries, name};
@@ -160,12 +160,14 @@ fn run_all(parser: &str, seeds: Vec<Vec<u8>>, count: u64, mut parse: impl FnMut(
     let (done, current) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
     let (progress, input, owned) = (Arc::clone(&done), Arc::clone(&current), parser.to_owned());
     let report = move || shown(&owned, &input.lock().unwrap_or_else(PoisonError::into_inner)) + "\n";
-    let _watched = Watchdog::new(move || progress.load(Relaxed), report);
+    // ORDERING: Relaxed; the number has no partner.
+    let _watched = Watchdog::new(move || progress.load(Ordering::Relaxed), report);
     let mut one = |input: Vec<u8>| {
         current.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&input);
         let _shown = Shown { parser, input: &input };
         parse(&input);
-        done.fetch_add(1, Relaxed);
+        // ORDERING: Relaxed, as above.
+        done.fetch_add(1, Ordering::Relaxed);
     };
     seeds.iter().cloned().for_each(&mut one);
     let mut maker = Maker { seeds, state: 0 };
