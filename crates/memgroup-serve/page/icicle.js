@@ -18,13 +18,13 @@ export class Icicle {
     Object.assign(this, { box, model, choose, cells: new Map(), placed: [], sorted: new Map(), sortedAt: 0, focus: null });
     box.addEventListener("click", (event) => this.enter(event.target.closest(".cell")));
     box.addEventListener("keydown", (event) => this.key(event));
-    // Only cells that the pointer was over have a tooltip: it costs time for each new figure.
+    // Only cells that the pointer was over have a tooltip: each new text of one costs time.
     box.addEventListener("pointerover", (event) => {
       const cell = event.target.closest(".cell");
-      if (cell) cell.title = cell.label;
+      if (cell) cell.title = cell.getAttribute("aria-label");
     });
     box.addEventListener("focusin", (event) => { this.focus = event.target.key; this.tabStops(); });
-    // Asked for only when it changes: each question has the browser lay out the page.
+    // The width is asked for only when it changes: each question has the browser lay out the page.
     this.wide = box.clientWidth;
     new ResizeObserver(() => { this.wide = box.clientWidth; this.draw(); }).observe(box);
   }
@@ -130,7 +130,6 @@ export class Icicle {
     }
     set(cell, "aria-level", place.row + 1);
     set(cell, "aria-label", label);
-    cell.label = label;
     if (cell.title) cell.title = label;
   }
 

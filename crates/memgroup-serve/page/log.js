@@ -84,15 +84,15 @@ export class Log {
 const FOR = { charge: "room", throttle: "end of a delay", shrinker: "a shrinker in use", event: "an event", pressure: "a pressure trigger" };
 
 export function drawWaits(box, waits) {
-  const key = JSON.stringify(waits);
-  if (box.key === key) return;
-  box.key = key;
   const [blocked, watching] = [[], []];
   for (const wait of waits) (wait.kind === "event" || wait.kind === "pressure" ? watching : blocked).push(wait);
   const shown = blocked.slice(0, SHOWN_WAITS);
   const note = [blocked.length === 0 ? "No charge waits." : ""];
   if (blocked.length > shown.length) note.push(`${count(blocked.length - shown.length)} more wait for less long.`);
   if (watching.length > 0) note.push(`${count(watching.length)} tasks watch for events or pressure, which is normal.`);
+  const key = JSON.stringify([shown, note]);
+  if (box.key === key) return;
+  box.key = key;
   const row = (wait) => {
     const cells = [wait.group, FOR[wait.kind] ?? wait.kind, wait.at, wait.bytes > 0 ? bytes(wait.bytes) : "–", duration(wait.waited_us), duration(wait.left_us)];
     return el("tr", { title: wait.text }, ...cells.map((text) => el("td", {}, text)));

@@ -22,7 +22,7 @@ export function set(element, name, value) {
 export function put(element, text) {
   if (element.put === text) return;
   element.put = text;
-  // The text node stays, so that the browser makes no boxes anew.
+  // A new text node would have the browser lay out more.
   if (element.firstChild) element.firstChild.data = text;
   else element.textContent = text;
 }

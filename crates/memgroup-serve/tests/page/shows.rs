@@ -74,6 +74,9 @@ fn shows_the_figures_of_the_engine() {
         browser.get(&format!("[...document.querySelectorAll('.cell')].find(cell => cell.key === {path:?}).getAttribute('aria-label')"))
     };
     assert_eq!(label("/tenants/alice"), "/tenants/alice: 9.42M, ! 98 % of 9.54M");
+    browser.get("document.querySelectorAll('.cell .name').forEach(name => name.dispatchEvent(new PointerEvent('pointerover', { bubbles: true })))");
+    let without = "[...document.querySelectorAll('.cell')].filter(cell => cell.title !== cell.getAttribute('aria-label')).length";
+    assert_eq!(browser.get(without), 0, "a cell under the pointer has a tooltip");
     // A change is shown too.
     drop(bobs);
     let _more = bob.try_charge(5 << 20).unwrap();
