@@ -14,6 +14,7 @@
 //! | `--client-niceness N` | 0 | the niceness of the clients. With 15 they get a small part of a CPU that a thread of the program wants, and the difference between the rounds is mostly the server's |
 //! | `--flood` | off | clients that take all that the server gives, as fast as they can, instead of those that hold places and memory |
 //! | `--control` | off | the token with the right to control. More clients set a limit, and make and remove a group, as fast as they can |
+//! | `--plain` | off | in place of the server, a plain one as a program would write it (`plain.rs`) |
 //! | `--rounds N` | 15 | pairs of rounds |
 //!
 //! On a machine with other work, start the example with more weight in a session of its own:
@@ -22,6 +23,7 @@
 //! setsid -w sh -c 'echo -20 > /proc/self/autogroup; exec target/release/examples/rude_cost'
 //! ```
 
+mod plain;
 mod rude;
 
 use std::error::Error;
@@ -58,6 +60,7 @@ struct Options {
     client_niceness: u8,
     is_flood: bool,
     has_control: bool,
+    is_plain: bool,
     rounds: usize,
 }
 
@@ -70,6 +73,7 @@ impl Options {
             client_niceness: 0,
             is_flood: false,
             has_control: false,
+            is_plain: false,
             rounds: 15,
         };
         while let Some(option) = arguments.next() {
@@ -82,6 +86,7 @@ impl Options {
                 "--rounds" => options.rounds = number()?.parse()?,
                 "--flood" => options.is_flood = true,
                 "--control" => options.has_control = true,
+                "--plain" => options.is_plain = true,
                 _ => {
                     return Err(
                         format!("there is no option {option}; the first lines of main.rs list them").into()
@@ -119,15 +124,19 @@ fn main() -> Result<()> {
     noisy.set_max(1 << 20)?;
     let folder = env::temp_dir().join(format!("memgroup-rude-{}", std::process::id()));
     fs::create_dir(&folder)?;
-    let serve = Serve::unix(folder.join("s")).and_tcp(([127, 0, 0, 1], 0));
+    let socket = folder.join("s");
+    let serve = Serve::unix(&socket).and_tcp(([127, 0, 0, 1], 0));
     let serve = serve.niceness(options.server_niceness).cpu_percent(options.cpu_percent);
     let (reads, controls) = (Token::random()?, Token::random()?);
     let token = if options.has_control { &controls } else { &reads }.secret().to_owned();
     let serve = serve.token(reads);
     let serve = if options.has_control { serve.control(Control::Token(controls)) } else { serve };
-    let server = memgroup_serve::start(&hierarchy, serve)?;
-    let tcp = server.address().ok_or("the server has no address")?;
-    let target = Target { unix: folder.join("s"), tcp, token };
+    let server = (!options.is_plain).then(|| memgroup_serve::start(&hierarchy, serve)).transpose()?;
+    let tcp = match &server {
+        Some(server) => server.address().ok_or("the server has no address")?,
+        None => plain::start(&hierarchy, &socket, THREAD)?,
+    };
+    let target = Target { unix: socket, tcp, token };
     println!("{options:?}");
 
     let document = document();
@@ -203,6 +212,9 @@ fn be_rude(target: &Target, options: Options) {
     let _end = std::io::stdin().read(&mut [0]);
 }
 
+/// The name of the server's threads.
+const THREAD: &str = "memgroup-serve";
+
 /// The first argument of the process of the clients.
 const CLIENTS: &str = "clients";
 
@@ -217,16 +229,16 @@ impl Clients {
         Ok(Clients(command.stdin(Stdio::piped()).spawn()?))
     }
 
-    /// Kills them. Returns the part of a CPU that they took.
+    /// Kills them. Returns the part of a CPU that they took, with threads that have ended.
     fn end(mut self) -> Result<f64> {
-        let busy: f64 = fs::read_dir(format!("/proc/{}/task", self.0.id()))?
-            .flatten()
-            .filter_map(|task| cpu_time(&task.path()).ok())
-            .map(|time| time.as_secs_f64())
-            .sum();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // The name, in brackets, may have spaces. After it, the times are the 12th and the 13th field.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks = fields.skip(11).take(2).map(str::parse::<u64>).sum::<std::result::Result<u64, _>>()?;
         self.0.kill()?;
         self.0.wait()?;
-        Ok(busy / (ROUND + WARM).as_secs_f64())
+        let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+        Ok(seconds / (ROUND + WARM).as_secs_f64())
     }
 }
 
@@ -241,7 +253,7 @@ fn server_time() -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?.path();
-        if fs::read_to_string(task.join("comm"))?.trim() == "memgroup-serve" {
+        if fs::read_to_string(task.join("comm"))?.trim() == THREAD {
             sum += cpu_time(&task)?;
         }
     }
