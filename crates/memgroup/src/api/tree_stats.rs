@@ -107,7 +107,7 @@ impl TreeStats {
         let (mut groups, mut next) = (0, Some(top.id()));
         while next.is_some() {
             // In steps. With the turn no group is released meanwhile.
-            let tree = top.shared().tree.lock();
+            let tree = top.shared().tree.lock_behind();
             for _ in 0..GROUPS_A_STEP {
                 let Some(id) = next else { break };
                 next = tree.after(id, top.id());

@@ -112,7 +112,7 @@ pub(crate) fn drain_all(top: &'static Node) -> u64 {
     let mut next = String::with_capacity(NAME_MAX);
     loop {
         let child = {
-            let tree = shared.tree.lock();
+            let tree = shared.tree.lock_behind();
             let after = Some(last.as_str()).filter(|last| !last.is_empty());
             let child = tree.children_after(ROOT, after).next();
             child.map(|(name, id)| {

@@ -89,7 +89,7 @@ fn bytes_below(node: &'static Node) -> u64 {
     let counts = |child: &&'static Node| child.up().is_some_and(|up| std::ptr::eq(up, node));
     let (mut from, mut sum) = (0, 0);
     while !node.is_childless() {
-        let tree = shared.tree.lock();
+        let tree = shared.tree.lock_behind();
         let has_dying = tree.online() < tree.in_use();
         if !has_dying && tree.child_count(node.id()) <= STEP {
             let children = tree.children(node.id()).filter_map(|id| shared.node(id));

@@ -20,7 +20,7 @@ fn set_factor(node: &'static Node, factor: u32) -> bool {
     let lock = shared.level_lock(node.id());
     let mut children = ChildSteps::of(node);
     loop {
-        let tree = shared.tree.lock();
+        let tree = shared.tree.lock_behind();
         if tree.state(node.id()) != State::Online {
             return false;
         }

@@ -254,7 +254,7 @@ pub(crate) fn recount_own(level: &'static Node) -> bool {
         let (known, before) = (used.own(), level.counter.usage());
         let mut of_children = 0_u64;
         let mut steps = ChildSteps::of(level);
-        while steps.step(&level.shared().tree.lock(), |child| of_children += child.counter.usage()) {}
+        while steps.step(&level.shared().tree.lock_behind(), |child| of_children += child.counter.usage()) {}
         if used.correct_own(known, level.counter.usage().max(before).saturating_sub(of_children)) {
             break;
         }

@@ -62,7 +62,7 @@ pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, pace: &Pace, do
     let each = memory::group_bytes(shared);
     let (mut freed, mut more) = (0, true);
     while more && pace.goes_on() {
-        let mut tree = shared.tree.lock();
+        let mut tree = shared.tree.lock_behind();
         more = steps(shared, each, done, |_| {
             let goes_on = freed < bytes_max && pace.goes_on();
             let id = if goes_on { tree.strip() } else { None }?;

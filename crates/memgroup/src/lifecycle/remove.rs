@@ -36,7 +36,7 @@ impl Shared {
     pub(crate) fn remove_closing(&'static self, tree: MutexGuard<'_, Tree>, top: &'static Node) {
         let mut held = Some(tree);
         loop {
-            let mut tree = held.take().unwrap_or_else(|| self.tree.lock());
+            let mut tree = held.take().unwrap_or_else(|| self.tree.lock_behind());
             let Some(id) = tree.next_to_remove(top.id()) else { return };
             self.remove_held(tree, self.made(id));
         }

@@ -350,7 +350,7 @@ impl Lookup {
             if self.tree.is_some() || mutation::active(Mutation::FlushTakesUnfoundForNone) {
                 return None;
             }
-            (self.tree, self.groups) = (Some(node.shared().tree.lock()), 0);
+            (self.tree, self.groups) = (Some(node.shared().tree.lock_behind()), 0);
             look()
         })
     }

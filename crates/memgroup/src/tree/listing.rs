@@ -109,7 +109,7 @@ impl Listing {
         let (mut at, mut last) = (0, None);
         while at < self.groups.len().min(parents) {
             self.make_room(GROUPS_A_STEP);
-            let tree = shared.tree.lock();
+            let tree = shared.tree.lock_behind();
             let mut left = GROUPS_A_STEP;
             while left > 0 && at < self.groups.len().min(parents) {
                 let parent = self.groups[at].group.node().id();
@@ -134,7 +134,7 @@ impl Listing {
         let mut from = 0;
         loop {
             self.make_room(PLACES_A_STEP as usize);
-            let tree = shared.tree.lock();
+            let tree = shared.tree.lock_behind();
             if tree.in_use() == tree.online() || from >= tree.places() {
                 break;
             }
