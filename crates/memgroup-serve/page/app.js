@@ -28,12 +28,15 @@ class Problem extends Error {
   }
 }
 
+// Throws the problem of an answer that did not come, or not whole.
+function broken(error) {
+  throw new Problem(error.name === "TimeoutError" ? "the server did not answer for 10 s" : "the server cannot be reached");
+}
+
 async function request(path, options = {}) {
   const token = sessionStorage.getItem("token");
   const headers = { ...options.headers, ...(token ? { Authorization: "Bearer " + token } : {}) };
-  const answer = await fetch(path, { signal: AbortSignal.timeout(10000), ...options, headers, cache: "no-store" }).catch((error) => {
-    throw new Problem(error.name === "TimeoutError" ? "the server did not answer for 10 s" : "the server cannot be reached");
-  });
+  const answer = await fetch(path, { signal: AbortSignal.timeout(10000), ...options, headers, cache: "no-store" }).catch(broken);
   if (answer.ok) return answer;
   const problem = await answer.json().catch(() => ({}));
   throw new Problem(problem.detail ?? `status ${answer.status}`, answer.status);
@@ -45,8 +48,8 @@ function fileUrl(path, file) {
 }
 
 const api = {
-  get: async (path) => (await request(path)).json(),
-  read: async (path, file) => (await request(fileUrl(path, file))).text(),
+  get: async (path) => (await request(path)).json().catch(broken),
+  read: async (path, file) => (await request(fileUrl(path, file))).text().catch(broken),
   write: (path, file, text) => request(fileUrl(path, file), { method: "PUT", body: text }),
   refresh: () => update(),
 };
@@ -175,8 +178,9 @@ async function update() {
     else await group.fetch();
     connected();
   } catch (error) {
-    if (!(error instanceof Problem)) throw error;
     lost(error);
+    // An error of the page itself. The next update is another try.
+    if (!(error instanceof Problem)) reportError(error);
   }
 }
 

@@ -1,0 +1,46 @@
+//! Answers that are cut, come late, or are of another server: the page goes on with those that follow.
+
+use serde_json::Value;
+
+use crate::browser::Browser;
+use crate::fixture::{READ, Shown, hierarchy};
+
+/// Has `answer` make the answers to the page's requests, from the path, the options, and the function that really asks.
+fn answer_with(browser: &Browser, answer: &str) {
+    browser
+        .get(&format!("(real => window.fetch = (path, options) => ({answer})(path, options, real))(fetch)"));
+}
+
+/// Waits until the table shows this limit of a group.
+fn until_max(browser: &Browser, path: &str, max: &str) {
+    browser.until(&format!(
+        "[...document.querySelectorAll('#table .body .row')].some(row => row.querySelector('.path').title === {path:?} && row.querySelector('.max').title === {max:?})"
+    ));
+}
+
+#[test]
+fn goes_on_after_answers_that_were_cut() {
+    let hierarchy = hierarchy();
+    let alice = hierarchy.create("/alice").unwrap();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    shown.choose("/alice");
+    for (file, bytes) in [("v1/table", 4096), ("v1/waits", 8192), ("memory.pressure", 12288)] {
+        browser.get(&format!("(window.path = {file:?}, 0)"));
+        answer_with(
+            browser,
+            "async (path, options, real) => {
+                const answer = await real(path, options);
+                if (window.path === '' || !path.includes(window.path)) return answer;
+                window.path = '';
+                return new Response(new ReadableStream({ start: to => to.error(new TypeError('network error')) }));
+            }",
+        );
+        browser
+            .until("document.querySelector('#state').textContent.includes('the server cannot be reached')");
+        alice.set_max(bytes).unwrap();
+        browser.until_live();
+        until_max(browser, "/alice", &format!("{},{:03} bytes", bytes / 1000, bytes % 1000));
+    }
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
