@@ -159,7 +159,20 @@ function drawPath() {
   if (hadFocus) crumbs.at(-1).focus();
 }
 
-async function update() {
+let updated = Promise.resolve();
+
+// Asks for all figures and draws them, after the updates before: of two that are under way, the older figures might come last.
+function update() {
+  return (updated = updated.then(renew));
+}
+
+// Another server, or another token: the rights and the name may be others.
+function introduce() {
+  updated = updated.then(() => (about = null));
+  return update();
+}
+
+async function renew() {
   try {
     if (!about) {
       about = await api.get("v1/about");
@@ -259,15 +272,14 @@ async function follow() {
 takeToken();
 addEventListener("hashchange", () => {
   takeToken();
-  about = null;
-  update();
+  introduce();
 });
 document.addEventListener("visibilitychange", () => !document.hidden && update());
 $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem("token", $("token").value.trim());
   $("token").value = "";
-  update();
+  introduce();
 });
 $("filter").addEventListener("input", () => {
   table.filter = $("filter").value.trim().toLowerCase();

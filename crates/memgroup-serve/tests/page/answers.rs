@@ -44,3 +44,29 @@ fn goes_on_after_answers_that_were_cut() {
     }
     assert_eq!(browser.console(), [] as [Value; 0]);
 }
+
+#[test]
+fn one_update_follows_the_other() {
+    let hierarchy = hierarchy();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    browser.get("(window.now = window.most = window.all = 0)");
+    answer_with(
+        browser,
+        "async (path, options, real) => {
+            if (!path.includes('v1/table')) return real(path, options);
+            most = Math.max(most, ++now);
+            await new Promise(done => setTimeout(done, 100));
+            const answer = await real(path, options);
+            now -= 1;
+            all += 1;
+            return answer;
+        }",
+    );
+    for _ in 0..5 {
+        browser.get("document.dispatchEvent(new Event('visibilitychange'))");
+    }
+    browser.until("all >= 5");
+    assert_eq!(browser.get("most"), 1);
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
