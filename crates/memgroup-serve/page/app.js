@@ -241,6 +241,8 @@ function takeEvent(text) {
 
 async function readEvents(signal, isAlive) {
   const answer = await request("v1/events", { headers: { "Last-Event-ID": lastId }, signal });
+  // A server that is started anew between two updates is seen by its new stream alone.
+  introduce();
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {

@@ -1,9 +1,10 @@
 //! Answers that are cut, come late, or are of another server: the page goes on with those that follow.
 
+use memgroup_serve::Serve;
 use serde_json::Value;
 
 use crate::browser::Browser;
-use crate::fixture::{READ, Shown, hierarchy};
+use crate::fixture::{CONTROL, READ, Shown, hierarchy, token};
 
 /// Has `answer` make the answers to the page's requests, from the path, the options, and the function that really asks.
 fn answer_with(browser: &Browser, answer: &str) {
@@ -69,4 +70,36 @@ fn one_update_follows_the_other() {
     browser.until("all >= 5");
     assert_eq!(browser.get("most"), 1);
     assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn a_restart_between_two_updates_brings_the_new_rights() {
+    let hierarchy = hierarchy();
+    let Shown { browser, server } = Shown::new(&hierarchy, CONTROL);
+    browser.until("document.querySelector('form[aria-label]').checkVisibility()");
+    // A page that is hidden does not update. No answer is under way.
+    browser.get("(window.now = window.all = 0)");
+    answer_with(
+        &browser,
+        "async (path, options, real) => {
+            if (path.includes('v1/events')) return real(path, options);
+            now += 1;
+            const answer = await real(path, options);
+            const text = await answer.text();
+            now -= 1;
+            all += 1;
+            return new Response(text, { status: answer.status });
+        }",
+    );
+    browser.get("Boolean(Object.defineProperty(document, 'hidden', { get: () => window.isHidden }))");
+    browser.until("all >= 5");
+    browser.get("(window.isHidden = true)");
+    browser.until("now === 0");
+    let address = server.address().unwrap();
+    server.stop();
+    let server = memgroup_serve::start(&hierarchy, Serve::tcp(address).token(token(CONTROL))).unwrap();
+    browser.get("(window.isHidden = false)");
+    browser.until("document.querySelector('#program').textContent.endsWith('reading only')");
+    browser.until("!document.querySelector('form[aria-label]').checkVisibility()");
+    drop((browser, server));
 }

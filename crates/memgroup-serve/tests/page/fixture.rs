@@ -15,8 +15,11 @@ pub(crate) fn hierarchy() -> Hierarchy {
     Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap()
 }
 
+pub(crate) fn token(text: &str) -> Token {
+    Token::new(text).unwrap()
+}
+
 pub(crate) fn serve(hierarchy: &Hierarchy, address: SocketAddr) -> Server {
-    let token = |text: &str| Token::new(text).unwrap();
     let serve = Serve::tcp(address).token(token(READ)).control(Control::Token(token(CONTROL)));
     memgroup_serve::start(hierarchy, serve).unwrap()
 }
