@@ -14,7 +14,8 @@ const RETRY_MS = 1000;
 const SILENCE_MS = 40000;
 
 function takeToken() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  // A token may have a plus sign, which would be read as a space.
+  const token = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("token");
   if (!token) return;
   sessionStorage.setItem("token", token);
   history.replaceState(null, "", location.pathname);

@@ -103,3 +103,14 @@ fn a_restart_between_two_updates_brings_the_new_rights() {
     browser.until("!document.querySelector('form[aria-label]').checkVisibility()");
     drop((browser, server));
 }
+
+#[test]
+fn each_token_that_a_server_takes_opens_the_page() {
+    let hierarchy = hierarchy();
+    let serve = Serve::tcp(([127, 0, 0, 1], 0)).token(token("A0z-._~+/=+a+b//c=="));
+    let server = memgroup_serve::start(&hierarchy, serve).unwrap();
+    let browser = Browser::new();
+    browser.open(&server.page().unwrap());
+    browser.until_live();
+    drop((browser, server));
+}
