@@ -36,6 +36,8 @@ function broken(error) {
 
 async function request(path, options = {}) {
   const token = sessionStorage.getItem("token");
+  // The browser sends no such header, and its error looks like that of a server that is gone.
+  if (/[^!-~]/.test(token ?? "")) throw new Problem("the token has a character that no token has", 401);
   const headers = { ...options.headers, ...(token ? { Authorization: "Bearer " + token } : {}) };
   const answer = await fetch(path, { signal: AbortSignal.timeout(10000), ...options, headers, cache: "no-store" }).catch(broken);
   if (answer.ok) return answer;

@@ -282,6 +282,12 @@ fn a_wrong_token_is_told_and_can_be_mended() {
         "{}",
         browser.text("#state")
     );
+    // One that no header takes.
+    browser.get("document.querySelector('#token').focus()");
+    browser.press("token-\u{2026}");
+    browser.press(crate::browser::key::ENTER);
+    browser.until("document.querySelector('#state').textContent.includes('a character that no token has')");
+    assert_eq!(browser.get("document.querySelector('#token-form').hidden"), false);
     browser.get("document.querySelector('#token').focus()");
     browser.press(CONTROL);
     browser.press(crate::browser::key::ENTER);
