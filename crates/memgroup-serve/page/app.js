@@ -84,7 +84,7 @@ const model = {
     this.columns = table;
   },
   takeGroups({ name, parent, online }) {
-    const [zoom, chosen] = [this.paths?.[this.zoom], this.paths?.[this.chosen]];
+    const [zoom, chosen] = [this.zoom, this.chosen].map((at) => [this.paths?.[at], this.online?.[at]]);
     const size = name.length;
     const paths = new Array(size);
     const children = Array.from({ length: size }, () => []);
@@ -95,19 +95,26 @@ const model = {
       if (above !== null) children[above].push(at);
     }
     for (let at = size - 1; at > 0; at -= 1) sizes[parent[at]] += sizes[at];
-    Object.assign(this, { names: name, parents: parent, online, paths, children, sizes, lowers: new Array(size) });
-    this.zoom = this.nearest(zoom);
-    this.chosen = this.nearest(chosen);
-    this.gone = chosen !== undefined && paths[this.chosen] !== chosen ? chosen : null;
+    // A removed group may have the path of another group. It has a key of its own then: no path ends with a slash.
+    const taken = new Set(paths.filter((_, at) => online[at]));
+    const keys = paths.map((path, at) => {
+      let key = path;
+      while (!online[at] && taken.has(key)) key += "/";
+      taken.add(key);
+      return key;
+    });
+    Object.assign(this, { names: name, parents: parent, online, paths, keys, children, sizes, lowers: new Array(size) });
+    this.zoom = this.nearest(...zoom);
+    this.chosen = this.nearest(...chosen);
+    this.gone = chosen[0] !== undefined && paths[this.chosen] !== chosen[0] ? chosen[0] : null;
   },
-  // The group of this path, or the nearest one above that still is there.
-  nearest(path = "/") {
-    let at = this.paths.indexOf(path);
-    while (at < 0) {
+  // The group of this path, or the nearest one above that still is there. Of several groups, one that is removed or is not, as asked.
+  nearest(path = "/", isOnline = true) {
+    for (;;) {
+      const found = [...this.paths.keys()].filter((at) => this.paths[at] === path);
+      if (found.length > 0) return found.find((at) => this.online[at] === isOnline) ?? found[0];
       path = path.slice(0, path.lastIndexOf("/")) || "/";
-      at = this.paths.indexOf(path);
     }
-    return at;
   },
 };
 
@@ -138,7 +145,7 @@ function draw(isNew = true) {
   icicle.draw();
   if (isNew) table.update();
   else table.refresh();
-  group.open(model.paths[model.chosen]);
+  group.open(model.paths[model.chosen], model.keys[model.chosen]);
   group.draw(hasControl);
   const below = model.sizes[model.zoom];
   put($("count"), `${count(table.list.length)} of ${count(below)}`);

@@ -105,9 +105,9 @@ export class Group {
   }
 
   // Begins with another group.
-  open(path) {
-    if (path === this.path) return;
-    this.path = path;
+  open(path, key) {
+    if (key === this.key) return;
+    Object.assign(this, { path, key });
     this.history = null;
     put(this.gone, "");
     put(this.title, "Group " + path);
@@ -168,6 +168,8 @@ export class Group {
 
   async ask() {
     const path = this.path;
+    // Its path may be that of another group by now.
+    if (!this.model.online[this.model.chosen]) return { path, pressure: null, events: null };
     const read = (file) => this.api.read(path, file).catch((problem) => {
       if (!GONE.has(problem.status)) throw problem;
       return null;

@@ -45,13 +45,13 @@ export class Icicle {
 
   place(at, left, width, row, placed) {
     const usage = this.model.columns.usage_bytes;
-    placed.push({ at, key: this.model.paths[at], left, width, row });
+    placed.push({ at, key: this.model.keys[at], left, width, row });
     if (row + 1 >= LEVELS) return;
     const children = this.children(at);
     const floor = children.length * ROOMY <= width ? ROOMY : 0;
     const sum = children.reduce((sum, child) => sum + usage[child], 0);
     const scale = (width - floor * children.length) / Math.max(usage[at], sum, 1);
-    let more = { key: this.model.paths[at] + "//more", left, width: 0, row: row + 1, groups: 0, above: at };
+    let more = { key: this.model.keys[at] + "//more", left, width: 0, row: row + 1, groups: 0, above: at };
     for (const child of children) {
       const own = floor + usage[child] * scale;
       if (own < NARROWEST) {
@@ -116,10 +116,10 @@ export class Icicle {
       set(cell, "class", "cell more" + (place.width < 28 ? " narrow" : ""));
       gauge.style.width = "0";
     } else {
-      const { names, columns: { usage_bytes: usage, max_bytes: max } } = this.model;
+      const { names, paths, columns: { usage_bytes: usage, max_bytes: max } } = this.model;
       const ratio = used(usage[place.at], max[place.at]);
       const text = bytes(usage[place.at]) + (ratio === null ? ", no limit" : ", " + usedText(ratio, max[place.at]));
-      label = place.key + ": " + text;
+      label = paths[place.at] + ": " + text;
       put(name, (names[place.at] || "/") + (ratio >= 0.9 ? " !" : ""));
       put(figure, place.width > 70 ? text : bytes(usage[place.at]));
       const chosen = place.at === this.model.chosen;
@@ -166,7 +166,7 @@ export class Icicle {
       case "Escape": case "Backspace": {
         const above = this.model.parents[this.model.zoom];
         if (above !== null) {
-          this.focus = this.model.paths[above];
+          this.focus = this.model.keys[above];
           this.choose(above, above);
           this.cells.get(this.focus)?.focus();
         }

@@ -271,6 +271,50 @@ fn says_that_the_chosen_group_is_gone_and_goes_on() {
 }
 
 #[test]
+fn tells_a_removed_group_from_one_that_was_made_in_its_place() {
+    let hierarchy = hierarchy();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    let removed = tenants.create("bob").unwrap();
+    let _charge = removed.try_charge(1 << 20).unwrap();
+    removed.remove().unwrap();
+    let bob = tenants.create("bob").unwrap();
+    let _other = bob.try_charge(3 << 20).unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    let labels = "[...document.querySelectorAll('.cell')].map(cell => cell.ariaLabel).filter(label => label.startsWith('/tenants/bob: ')).sort()";
+    assert_eq!(
+        browser.get(labels),
+        json!(["/tenants/bob: 1M, no limit", "/tenants/bob: 3M, no limit"]),
+        "each has a cell"
+    );
+    let row = |sign: &str| {
+        format!(
+            "[...document.querySelectorAll('#table .body .row')].find(row => !row.hidden && row.querySelector('.path').textContent === '{sign}/tenants/bob')"
+        )
+    };
+    let mut more = Vec::new();
+    for (sign, events, has_form) in
+        [("", "low 0", true), ("† ", "The group /tenants/bob was removed.", false)]
+    {
+        browser.get(&format!("{}.click()", row(sign)));
+        let is_chosen = || {
+            browser.until(&format!("document.querySelector('.events').textContent.startsWith({events:?})"));
+            assert_eq!(browser.get(&format!("{}.ariaSelected", row(sign))), "true");
+            assert_eq!(browser.get("document.querySelector('form[aria-label]').checkVisibility()"), has_form);
+        };
+        is_chosen();
+        // The groups get new places.
+        more.push(hierarchy.create(&format!("/{}", more.len())).unwrap());
+        browser.until(&format!(
+            "document.querySelector('#count').textContent.startsWith('{} of ')",
+            5 + more.len()
+        ));
+        is_chosen();
+    }
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
 fn a_wrong_token_is_told_and_can_be_mended() {
     let hierarchy = hierarchy();
     let shown = Shown::new(&hierarchy, READ);
