@@ -29,7 +29,7 @@ function parse(text) {
 export class Group {
   constructor(box, title, model, api) {
     Object.assign(this, { box, title, model, api, fields: [], size: [0, 0] });
-    this.gone = el("p", { class: "error", role: "status" });
+    this.gone = el("p", { class: "error", role: "status", tabindex: -1 });
     this.figures = el("dl");
     this.form = el("form", { "aria-label": "Limits of the group", hidden: "" }, ...FIELDS.map((field) => this.makeField(field)));
     this.form.addEventListener("submit", (event) => event.preventDefault());
@@ -123,6 +123,8 @@ export class Group {
   // Says that the chosen group is gone, and that another one is shown in its place.
   lose(path) {
     put(this.gone, `The group ${path} was removed. This is the nearest group above it.`);
+    // What is typed on would become a limit of the other group.
+    if (this.form.contains(document.activeElement)) this.gone.focus();
   }
 
   // The figures that the table has.

@@ -118,3 +118,27 @@ fn a_client_without_the_right_has_no_form() {
     shown.open(CONTROL);
     browser.until("document.querySelector('form[aria-label]').checkVisibility()");
 }
+
+#[test]
+fn a_text_typed_for_a_removed_group_is_no_limit_of_the_one_above() {
+    let hierarchy = hierarchy();
+    let tenants = hierarchy.create("/tenants").unwrap();
+    tenants.set_max(1000).unwrap();
+    let alice = tenants.create("alice").unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    shown.choose("/tenants/alice");
+    browser.get("(field => (field.focus(), field.select()))(document.querySelector('#set-max'))");
+    browser.press("6");
+    alice.remove().unwrap();
+    drop(alice);
+    browser.until("document.querySelector('#group-title').textContent === 'Group /tenants'");
+    browser.press("4K");
+    browser.press(key::ENTER);
+    assert_eq!(browser.get("document.querySelector('#set-max').value"), "1000");
+    assert_eq!(browser.text("#error-max"), "");
+    // A later text arrives.
+    write(browser, "max", "8K");
+    until(|| tenants.max() == Some(8192));
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
