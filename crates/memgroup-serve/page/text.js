@@ -22,8 +22,8 @@ export function set(element, name, value) {
 export function put(element, text) {
   if (element.put === text) return;
   element.put = text;
-  // A new text node would have the browser lay out more.
-  if (element.firstChild) element.firstChild.data = text;
+  // A new text node would have the browser lay out more. A translator of pages puts an element in its place.
+  if (element.firstChild instanceof Text) element.firstChild.data = text;
   else element.textContent = text;
 }
 
