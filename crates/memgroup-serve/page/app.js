@@ -137,7 +137,7 @@ function choose(chosen, zoom) {
   draw();
   // A held arrow key passes many groups.
   clearTimeout(fetchSoon);
-  fetchSoon = setTimeout(() => group.fetch().catch(() => {}), 120);
+  fetchSoon = setTimeout(() => group.fetch(), 120);
 }
 
 function draw(isNew = true) {

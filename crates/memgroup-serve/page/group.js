@@ -172,19 +172,18 @@ export class Group {
     const path = this.path;
     // Its path may be that of another group by now.
     if (!this.model.online[this.model.chosen]) return { path, pressure: null, events: null };
-    const read = (file) => this.api.read(path, file).catch((problem) => {
-      if (!GONE.has(problem.status)) throw problem;
-      return null;
-    });
+    // A problem of this group alone keeps no other figures from the page.
+    const read = (file) => this.api.read(path, file).catch((problem) => (GONE.has(problem.status) ? null : problem));
     const [history, pressure, events] = await Promise.all([this.fetchHistory(path), read("memory.pressure"), read("memory.events.local")]);
     return { path, history, pressure, events };
   }
 
   take({ path, history, pressure, events }) {
     if (path !== this.path) return;
-    if (pressure === null || events === null) {
+    const problem = [pressure, events].find((part) => part === null || part instanceof Error);
+    if (problem !== undefined) {
       this.clearPressure();
-      put(this.events, `The group ${path} was removed.`);
+      put(this.events, problem?.message ?? `The group ${path} was removed.`);
       return;
     }
     this.history = history;

@@ -1,5 +1,6 @@
 //! Answers that are cut, come late, or are of another server: the page goes on with those that follow.
 
+use memgroup::{Config, Hierarchy};
 use memgroup_serve::Serve;
 use serde_json::Value;
 
@@ -25,8 +26,7 @@ fn goes_on_after_answers_that_were_cut() {
     let alice = hierarchy.create("/alice").unwrap();
     let shown = Shown::new(&hierarchy, READ);
     let browser = &shown.browser;
-    shown.choose("/alice");
-    for (file, bytes) in [("v1/table", 4096), ("v1/waits", 8192), ("memory.pressure", 12288)] {
+    for (file, bytes) in [("v1/table", 4096), ("v1/waits", 8192)] {
         browser.get(&format!("(window.path = {file:?}, 0)"));
         answer_with(
             browser,
@@ -113,4 +113,28 @@ fn each_token_that_a_server_takes_opens_the_page() {
     browser.open(&server.page().unwrap());
     browser.until_live();
     drop((browser, server));
+}
+
+#[test]
+fn a_group_that_cannot_be_asked_for_keeps_no_other_figures_away() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).depth_max(30)).unwrap();
+    let alice = hierarchy.create("/alice").unwrap();
+    // Its address is longer than the head of a request may be.
+    let deep = format!("/{}", "\u{1f600}".repeat(63)).repeat(22) + "/deep";
+    hierarchy.get_or_create(&deep).unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    let filter = |text: &str| {
+        browser.get(&format!("(field => (field.value = {text:?}, field.dispatchEvent(new Event('input'))))(document.querySelector('#filter'))"))
+    };
+    filter("deep");
+    shown.choose(&deep);
+    filter("");
+    browser.until("/431|cannot be reached/.test(document.querySelector('.events').textContent)");
+    alice.set_max(4096).unwrap();
+    until_max(browser, "/alice", "4,096 bytes");
+    assert_eq!(browser.get("document.body.className"), "live");
+    shown.choose("/alice");
+    browser.until("document.querySelector('.events').textContent.startsWith('low 0')");
+    assert_eq!(browser.console(), [] as [Value; 0]);
 }
