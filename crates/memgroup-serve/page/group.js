@@ -57,7 +57,7 @@ export class Group {
     const button = el("button", { "aria-label": "Set " + file }, "Set");
     const note = el("span", { id: "hint-" + short, class: "hint" }, hint);
     const error = el("p", { id: "error-" + short, class: "error", role: "alert" });
-    const field = { file, column, hint, input, button, note, error, isEdited: false };
+    const field = { file, column, hint, input, note, error, isEdited: false, written: Promise.resolve() };
     input.addEventListener("input", () => {
       field.isEdited = true;
       put(error, "");
@@ -87,19 +87,21 @@ export class Group {
   }
 
   async write(field) {
-    const { input, button, error, note, file } = field;
+    const { input, error, note, file } = field;
     const [text, path] = [input.value.trim(), this.path];
     const wrong = fault(file, text);
     set(input, "aria-invalid", wrong ? true : null);
     if (wrong) return put(error, wrong);
-    button.disabled = true;
     put(error, "");
-    const problem = await this.api.write(path, file, text).then(() => null, (problem) => problem);
-    button.disabled = false;
-    if (path !== this.path) return;
+    // One write follows the other, so that the last one counts.
+    const written = field.written.then(() => this.api.write(path, file, text)).then(() => null, (problem) => problem);
+    field.written = written;
+    const problem = await written;
+    if (path !== this.path || field.written !== written) return;
     set(input, "aria-invalid", problem ? true : null);
     if (problem) return put(error, problem.message);
-    field.isEdited = false;
+    // Meanwhile another text may have been begun.
+    field.isEdited = input.value.trim() !== text;
     put(note, "set at " + clock(Date.now()));
     await this.api.refresh();
   }

@@ -8,7 +8,7 @@ use crate::browser::Browser;
 use crate::fixture::{CONTROL, READ, Shown, hierarchy, token};
 
 /// Has `answer` make the answers to the page's requests, from the path, the options, and the function that really asks.
-fn answer_with(browser: &Browser, answer: &str) {
+pub(crate) fn answer_with(browser: &Browser, answer: &str) {
     browser
         .get(&format!("(real => window.fetch = (path, options) => ({answer})(path, options, real))(fetch)"));
 }

@@ -3,6 +3,7 @@
 use memgroup::Group;
 use serde_json::Value;
 
+use crate::answers::answer_with;
 use crate::browser::{Browser, key};
 use crate::fixture::{CONTROL, READ, Shown, hierarchy};
 
@@ -140,5 +141,43 @@ fn a_text_typed_for_a_removed_group_is_no_limit_of_the_one_above() {
     // A later text arrives.
     write(browser, "max", "8K");
     until(|| tenants.max() == Some(8192));
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn a_text_that_is_typed_during_a_write_stays_and_is_written_after_it() {
+    let hierarchy = hierarchy();
+    let tenant = hierarchy.create("/alice").unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    shown.choose("/alice");
+    // A write begins when the test says so, or after one that overtakes it.
+    browser.get("(window.begun = window.ended = 0, window.go = [])");
+    answer_with(
+        browser,
+        "async (path, options, real) => {
+            if (options?.method !== 'PUT') return real(path, options);
+            begun += 1;
+            if (begun === 1) await new Promise(done => go.push(done));
+            const answer = await real(path, options);
+            ended += 1;
+            go.forEach(done => done());
+            return answer;
+        }",
+    );
+    write(browser, "max", "5M");
+    browser.until("begun === 1");
+    write(browser, "max", "7M");
+    browser.get("document.querySelector('#set-max').focus()");
+    browser.press("77");
+    browser.get("(go.forEach(done => done()), 0)");
+    browser.until("ended === 2");
+    browser.until("document.querySelector('#hint-max').textContent.startsWith('set at ')");
+    assert_eq!(tenant.max(), Some(7 << 20), "the last one counts");
+    tenant.set_high(4096).unwrap();
+    browser.until("document.querySelector('#set-high').value === '4K'");
+    assert_eq!(browser.get("document.querySelector('#set-max').value"), "7M77");
+    browser.press(key::ESCAPE);
+    assert_eq!(browser.get("document.querySelector('#set-max').value"), "7M");
     assert_eq!(browser.console(), [] as [Value; 0]);
 }
