@@ -211,7 +211,7 @@ export class Group {
 
   // A group without a history is asked for again after some time: it may have become one of the largest.
   async fetchHistory(path) {
-    if (this.history instanceof Error && performance.now() < this.askAgainAt) return this.history;
+    if (this.history?.status === 404 && performance.now() < this.askAgainAt) return this.history;
     this.askAgainAt = performance.now() + 10000;
     return this.api.get("v1/history?group=" + encodeURIComponent(path)).catch((problem) => problem);
   }
@@ -244,7 +244,8 @@ export class Group {
     to.font = "11px system-ui, sans-serif";
     const samples = this.samples();
     if (!samples) {
-      const reason = this.history instanceof Error ? "No history: only the largest groups have one." : "";
+      const { message, status } = this.history instanceof Error ? this.history : {};
+      const reason = status === 404 ? "No history: only the largest groups have one." : message ? "No history: " + message : "";
       set(canvas, "aria-label", reason || "History");
       to.fillStyle = colour("--soft");
       to.fillText(reason, 8, height / 2);

@@ -2,7 +2,7 @@
 
 use memgroup::{Config, Hierarchy};
 use memgroup_serve::Serve;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::browser::Browser;
 use crate::fixture::{CONTROL, READ, Shown, hierarchy, token};
@@ -136,5 +136,30 @@ fn a_group_that_cannot_be_asked_for_keeps_no_other_figures_away() {
     assert_eq!(browser.get("document.body.className"), "live");
     shown.choose("/alice");
     browser.until("document.querySelector('.events').textContent.startsWith('low 0')");
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn a_history_that_is_refused_once_is_asked_for_again() {
+    let hierarchy = hierarchy();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    let label = |text: &str| {
+        browser.until(&format!("document.querySelector('canvas').ariaLabel.startsWith({text:?})"));
+    };
+    label("Usage of /");
+    // Each label of the chart from now on.
+    browser.get("(window.labels = [], new MutationObserver(() => labels.push(document.querySelector('canvas').ariaLabel)).observe(document.querySelector('canvas'), { attributeFilter: ['aria-label'] }))");
+    browser.get("(window.refusals = 1)");
+    answer_with(
+        browser,
+        "(path, options, real) => path.includes('v1/history') && refusals-- > 0
+            ? Promise.resolve(new Response(JSON.stringify({ detail: 'no memory' }), { status: 503 }))
+            : real(path, options)",
+    );
+    browser.until("refusals < 0");
+    label("Usage of /");
+    let others = browser.get("labels.filter(label => !label.startsWith('Usage of /'))");
+    assert_eq!(others, json!(["No history: no memory"]));
     assert_eq!(browser.console(), [] as [Value; 0]);
 }
