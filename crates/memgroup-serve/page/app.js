@@ -141,6 +141,7 @@ function choose(chosen, zoom) {
 }
 
 function draw(isNew = true) {
+  if (!model.order) return;
   const hasControl = about?.rights.includes("control") ?? false;
   icicle.draw();
   if (isNew) table.update();

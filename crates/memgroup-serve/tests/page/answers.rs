@@ -4,8 +4,8 @@ use memgroup::{Config, Hierarchy};
 use memgroup_serve::Serve;
 use serde_json::{Value, json};
 
-use crate::browser::Browser;
-use crate::fixture::{CONTROL, READ, Shown, hierarchy, token};
+use crate::browser::{Browser, key};
+use crate::fixture::{CONTROL, READ, Shown, hierarchy, serve, token};
 
 /// Has `answer` make the answers to the page's requests, from the path, the options, and the function that really asks.
 pub(crate) fn answer_with(browser: &Browser, answer: &str) {
@@ -107,8 +107,8 @@ fn a_restart_between_two_updates_brings_the_new_rights() {
 #[test]
 fn each_token_that_a_server_takes_opens_the_page() {
     let hierarchy = hierarchy();
-    let serve = Serve::tcp(([127, 0, 0, 1], 0)).token(token("A0z-._~+/=+a+b//c=="));
-    let server = memgroup_serve::start(&hierarchy, serve).unwrap();
+    let settings = Serve::tcp(([127, 0, 0, 1], 0)).token(token("A0z-._~+/=+a+b//c=="));
+    let server = memgroup_serve::start(&hierarchy, settings).unwrap();
     let browser = Browser::new();
     browser.open(&server.page().unwrap());
     browser.until_live();
@@ -162,4 +162,23 @@ fn a_history_that_is_refused_once_is_asked_for_again() {
     let others = browser.get("labels.filter(label => !label.startsWith('Usage of /'))");
     assert_eq!(others, json!(["No history: no memory"]));
     assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn a_page_without_a_token_asks_for_one_and_keeps_the_filter() {
+    let hierarchy = hierarchy();
+    hierarchy.create("/alice").unwrap();
+    let server = serve(&hierarchy, ([127, 0, 0, 1], 0).into());
+    let browser = Browser::new();
+    browser.open(&format!("http://{}/", server.address().unwrap()));
+    browser.until("!document.querySelector('#token-form').hidden");
+    browser.get("document.querySelector('#filter').focus()");
+    browser.press("Ali");
+    browser.get("document.querySelector('#token').focus()");
+    browser.press(READ);
+    browser.press(key::ENTER);
+    browser.until_live();
+    assert_eq!(browser.text("#count"), "1 of 3");
+    assert_eq!(browser.console(), [] as [Value; 0]);
+    drop((browser, server));
 }
