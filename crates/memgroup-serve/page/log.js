@@ -43,7 +43,7 @@ export class Log {
 
   show(kinds) {
     this.kinds = kinds;
-    for (const { item, kind } of this.entries.values()) item.hidden = !this.isShown(kind);
+    for (const item of this.list.children) item.hidden = !this.isShown(item.kind);
   }
 
   isShown(kind) {
@@ -62,21 +62,19 @@ export class Log {
       known.data = data;
       return put(known.text, TEXTS[kind](data));
     }
-    if (known) this.entries.set(key + known.since_us, known);
     const since_us = data.unix_us ?? Date.now() * 1000;
     const name = CLASSES[kind] ?? "change";
     const text = el("span");
     const item = el("li", { class: name }, el("time", {}, clock(since_us / 1000)), el("b", {}, SIGNS[name] ?? "group"), text);
     put(text, TEXTS[kind](data));
-    item.hidden = !this.isShown(kind);
-    this.entries.delete(key);
-    this.entries.set(key, { item, kind, data, text, since_us });
+    Object.assign(item, { key, kind, hidden: !this.isShown(kind) });
+    this.entries.set(key, { item, data, text, since_us });
     this.list.prepend(item);
     if (kind === "kill") put(this.spoken, text.textContent);
-    if (this.entries.size > KEPT) {
-      const [oldest, { item }] = this.entries.entries().next().value;
-      item.remove();
-      this.entries.delete(oldest);
+    if (this.list.children.length > KEPT) {
+      const oldest = this.list.lastChild;
+      oldest.remove();
+      if (this.entries.get(oldest.key).item === oldest) this.entries.delete(oldest.key);
     }
   }
 }

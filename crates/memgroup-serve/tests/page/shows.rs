@@ -150,6 +150,26 @@ fn shows_waits_kills_and_limits() {
 }
 
 #[test]
+fn a_full_log_loses_its_oldest_entry() {
+    let hierarchy = hierarchy();
+    let shown = Shown::new(&hierarchy, READ);
+    let texts = shown.browser.get(
+        "import('/log.js').then(({ Log }) => {
+            const list = document.createElement('ol');
+            const log = new Log(list, document.createElement('p'));
+            const limit = unix_us => log.add('1-' + unix_us, 'limit', { unix_us, group: '/a', max: 1, usage_bytes: 7, max_bytes: 7 });
+            limit(1);
+            for (let number = 2; number <= 300; number += 1) log.add('1-' + number, 'group_made', { unix_us: number, group: '/' + number });
+            const before = list.lastChild.textContent;
+            // Too late to be a part of the first entry.
+            limit(20e6);
+            return [before.includes('/a: reached max'), list.children.length, list.lastChild.textContent.includes('/2 was made')];
+        })",
+    );
+    assert_eq!(texts, json!([true, 300, true]));
+}
+
+#[test]
 fn shows_names_as_text() {
     let names = [
         "<img src=x onerror=document.title='run'>",
