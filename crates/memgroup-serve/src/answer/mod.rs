@@ -126,11 +126,12 @@ async fn admitted(
     head: &Parts,
     peer: Peer,
 ) -> Result<(&'static Route, Right), Problem> {
-    app.pace.turn().await;
     let route = Route::find(&head.method, head.uri.path());
     let needed = route.as_ref().map_or(Right::Nothing, |route| route.right);
     let checked = app.access.check(head, peer, needed);
+    // Before its turn: strangers that keep it waiting take no place from it.
     conn.set_right(matches!(checked, Ok(right) if right > Right::Nothing));
+    app.pace.turn().await;
     if let (Right::Control, Err(problem)) = (needed, &checked) {
         log::denied(&app.denied, &peer, &format!("{} {}", head.method, head.uri.path()), problem);
     }
@@ -206,6 +207,7 @@ pub(crate) type Sure<T> = Result<T, Infallible>;
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future as _;
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
@@ -254,6 +256,34 @@ mod tests {
             });
             // One is that of the snapshot. A part ends after the line that makes it 4 KiB.
             assert!((bytes / 4300..=bytes / 4096).contains(&(settles - 1)), "{settles} for {bytes}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_waits_for_its_turn_has_shown_its_right() {
+        const TOKEN: &str = "token-for-reading";
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let account = Account { group: hierarchy.create("/serve").unwrap() };
+        let serve = Serve::without_listener().cpu_percent(1).token(crate::token::Token::new(TOKEN).unwrap());
+        let address = ([127, 0, 0, 1], 9191).into();
+        let access = Access::new(&serve, Some(address));
+        let app = App::new(hierarchy, serve, account, access, None).unwrap();
+        // The time of requests before.
+        while app.pace.settle() <= tokio::time::Instant::now() {}
+        for (token, is_kept) in [(TOKEN, true), ("token-for-nothing", false)] {
+            let conns = Conns::default();
+            let conn = conns.admit(1).await.unwrap();
+            conn.answering();
+            let head = Request::builder().uri("/v1/tree").header(http::header::HOST, "localhost:9191");
+            let head = head.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+            let head = head.body(()).unwrap().into_parts().0;
+            let mut asked = std::pin::pin!(admitted(&app, &conn, &head, Peer::Tcp(address)));
+            assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert_eq!(
+                conns.admit(1).await.is_none(),
+                is_kept,
+                "a newcomer takes the place of a stranger only"
+            );
         }
     }
 
