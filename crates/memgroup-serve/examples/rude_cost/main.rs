@@ -212,7 +212,7 @@ fn be_rude(target: &Target, options: Options) {
     let _end = std::io::stdin().read(&mut [0]);
 }
 
-/// The name of the server's threads.
+/// The name of the server's own thread.
 const THREAD: &str = "memgroup-serve";
 
 /// The first argument of the process of the clients.
@@ -248,13 +248,15 @@ fn cpu_time(task: &Path) -> Result<Duration> {
     Ok(Duration::from_nanos(text.split(' ').next().ok_or("no time in schedstat")?.parse()?))
 }
 
-/// CPU time of the server's threads so far.
+/// CPU time of the server's threads so far: its own, and those of control actions.
 fn server_time() -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?.path();
-        if fs::read_to_string(task.join("comm"))?.trim() == THREAD {
-            sum += cpu_time(&task)?;
+        // A thread of actions may end meanwhile.
+        let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+        if [THREAD, "memgroup-start", "memgroup-act"].contains(&name.trim()) {
+            sum += cpu_time(&task).unwrap_or_default();
         }
     }
     Ok(sum)
@@ -265,7 +267,7 @@ fn wait_for_rest() -> Result<()> {
     loop {
         let before = server_time()?;
         thread::sleep(LOOK);
-        if server_time()? - before < LOOK * 6 / 100 {
+        if server_time()?.saturating_sub(before) < LOOK * 6 / 100 {
             return Ok(());
         }
     }
@@ -308,7 +310,7 @@ fn round(tenants: &[Group], document: &str) -> Result<(Vec<f64>, f64)> {
         running.into_iter().map(|thread| thread.join()).collect::<thread::Result<Vec<_>>>()
     });
     let times = times.map_err(|_| "a tenant's thread panicked")?;
-    let busy = (server_time()? - before).as_secs_f64() / (ROUND + WARM).as_secs_f64();
+    let busy = server_time()?.saturating_sub(before).as_secs_f64() / (ROUND + WARM).as_secs_f64();
     Ok((times.concat(), busy))
 }
 
