@@ -50,6 +50,14 @@ const KINDS: &[Kind] = &[
     }),
 ];
 
+/// The headers of each answer that keep its text from other pages.
+const HEADERS: &[(&str, &str)] = &[
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-store"),
+    ("referrer-policy", "no-referrer"),
+    ("x-content-type-options", "nosniff"),
+];
+
 /// All that a request could change.
 fn state(fixture: &Fixture) -> Vec<(String, memgroup::Limits)> {
     let groups = fixture.hierarchy.snapshot().groups;
@@ -87,6 +95,10 @@ fn each_route_answers_only_clients_with_its_right() {
             let before = state(&fixture);
             let reply = (kind.client)(&fixture).send(route.method, &path, body.as_bytes());
             let case = format!("{} {} by {}: {}", route.method, path, kind.name, reply.status);
+            for (name, value) in HEADERS {
+                assert_eq!(reply.header(name), Some(*value), "{name} of {case}");
+            }
+            assert_eq!(reply.header("access-control-allow-origin"), None, "{case}");
             if !kind.is_foreign && kind.right >= route.right {
                 assert!((200..300).contains(&reply.status), "{case} {}", reply.text());
                 assert_eq!(route.right == Right::Control, state(&fixture) != before, "{case}");
