@@ -252,6 +252,7 @@ function takeEvent(text) {
 
 async function readEvents(signal, isAlive) {
   const answer = await request("v1/events", { headers: { "Last-Event-ID": lastId }, signal });
+  put($("log-note"), "");
   // A server that is started anew between two updates is seen by its new stream alone.
   introduce();
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -266,6 +267,11 @@ async function readEvents(signal, isAlive) {
   }
 }
 
+// Says that the log is old: the server answers, and gives no events.
+function tellNoEvents({ message, status }) {
+  if (status > 401) put($("log-note"), "No new entries: " + message);
+}
+
 // Follows the events, and goes on after the last one where the stream was cut.
 async function follow() {
   for (;;) {
@@ -276,7 +282,7 @@ async function follow() {
       timer = setTimeout(() => cut.abort(), SILENCE_MS);
     };
     isAlive();
-    await readEvents(cut.signal, isAlive).catch(() => {});
+    await readEvents(cut.signal, isAlive).catch(tellNoEvents);
     clearTimeout(timer);
     await sleep(RETRY_MS);
   }

@@ -5,6 +5,7 @@ use memgroup_serve::Serve;
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, key};
+use crate::client::{Client, read_reply};
 use crate::fixture::{CONTROL, READ, Shown, hierarchy, serve, token};
 
 /// Has `answer` make the answers to the page's requests, from the path, the options, and the function that really asks.
@@ -179,6 +180,32 @@ fn a_page_without_a_token_asks_for_one_and_keeps_the_filter() {
     browser.press(key::ENTER);
     browser.until_live();
     assert_eq!(browser.text("#count"), "1 of 3");
+    assert_eq!(browser.console(), [] as [Value; 0]);
+    drop((browser, server));
+}
+
+#[test]
+fn a_log_without_a_stream_says_so() {
+    const STREAMS: usize = 20;
+    let hierarchy = hierarchy();
+    let settings = Serve::tcp(([127, 0, 0, 1], 0)).token(token(READ)).connections(2 * STREAMS);
+    let server = memgroup_serve::start(&hierarchy, settings).unwrap();
+    let client = Client::tcp(server.address().unwrap()).token(READ);
+    let streams: Vec<_> = (0..STREAMS)
+        .map(|_| {
+            let mut stream = client.connect().unwrap();
+            stream.write_all(client.head("GET", "/v1/events", "").as_bytes()).unwrap();
+            assert_eq!(read_reply(&mut stream, true).unwrap().status, 200);
+            stream
+        })
+        .collect();
+    let browser = Browser::new();
+    browser.open(&server.page().unwrap());
+    browser.until_live();
+    browser
+        .until("document.querySelector('#log-note').textContent.includes('20 streams of events are open')");
+    drop(streams);
+    browser.until("document.querySelector('#log-note').textContent === ''");
     assert_eq!(browser.console(), [] as [Value; 0]);
     drop((browser, server));
 }
