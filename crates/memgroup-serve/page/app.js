@@ -209,6 +209,7 @@ async function renew() {
 }
 
 function connected() {
+  if (lostAt !== null) put($("spoken"), "Connected");
   lostAt = null;
   $("token-form").hidden = true;
   if (!isUsed) requestAnimationFrame(() => performance.mark("usable"));
@@ -220,6 +221,8 @@ function connected() {
 function lost(problem) {
   // A server that is started anew may have other rights and another name.
   about = null;
+  // Told aloud once; the text that is seen changes with each try.
+  if (lostAt === null) put($("spoken"), "Not connected: " + problem.message);
   lostAt ??= Date.now();
   set(document.body, "class", "lost");
   put($("state"), `Not connected since ${clock(lostAt)}: ${problem.message}`);

@@ -209,3 +209,26 @@ fn a_log_without_a_stream_says_so() {
     assert_eq!(browser.console(), [] as [Value; 0]);
     drop((browser, server));
 }
+
+#[test]
+fn a_page_without_news_says_nothing_aloud() {
+    let hierarchy = hierarchy();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    browser.until("document.querySelector('canvas').ariaLabel.startsWith('Usage of /')");
+    browser.get(
+        "(window.said = [], document.querySelectorAll('[role=status], [role=alert]').forEach(part => new MutationObserver(() => said.push(part.textContent)).observe(part, { childList: true, characterData: true, subtree: true })))",
+    );
+    let mut states = Vec::new();
+    while states.len() < 3 {
+        let state = browser.text("#state");
+        browser.until(&format!("document.querySelector('#state').textContent !== {state:?}"));
+        states.push(state);
+    }
+    assert_eq!(browser.get("said"), json!([]), "{states:?}");
+    let Shown { browser, server } = shown;
+    server.stop();
+    browser.until("said.length > 0");
+    assert_eq!(browser.get("said"), json!(["Not connected: the server cannot be reached"]));
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
