@@ -1,6 +1,6 @@
 // The first definition of a link counts: here items of the crate, on other sites files.
 #![doc = "[`Snapshot`]: memgroup::Snapshot\n[`set_reserve_min`]: memgroup::Group::set_reserve_min\n"]
-#![doc = "[api]: #answers\n[json]: memgroup::guide::snapshot\n[threats]: #threats-and-answers\n"]
+#![doc = "[api]: #answers\n[files]: memgroup::guide::snapshot#files\n[json]: memgroup::guide::snapshot\n[threats]: #threats-and-answers\n"]
 #![doc = include_str!("../README.md")]
 #![doc = include_str!("../docs/api.md")]
 #![doc = include_str!("../docs/threats.md")]
