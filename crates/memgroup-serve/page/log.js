@@ -7,16 +7,20 @@ const SHOWN_WAITS = 100;
 // Limits that a group meets within this time are one entry.
 const MERGED_US = 10e6;
 
-const OUTCOMES = { overdue: "it has not died in time", refused: "it refused", panicked: "its hook panicked" };
+// Outcomes of kills after which the group runs on.
+const SPARED = { refused: "its hook refused", panicked: "its hook panicked" };
+const isSparing = (kill) => kill.outcome === "idle" || kill.outcome in SPARED;
 const COUNTS = { max: "reached max", high: "above high", low: "below low", oom: "out of memory", would_refuse: "would be refused", refused: "refused" };
 
 function killText(kill) {
   const victim = kill.victim + (kill.unit ? ` (${kill.unit})` : "");
   const why = `; it held ${bytes(kill.usage_bytes)}, and ${kill.full} was full`;
-  if (kill.outcome === "idle") return `${victim} had nothing to stop for ${kill.requester}, and gave back ${bytes(kill.freed_bytes ?? 0)}${why}`;
-  if (kill.took_us !== null) return `${victim} was stopped for ${kill.requester}, ${duration(kill.took_us)}${why}`;
-  if (kill.outcome === null) return `${victim} is being stopped for ${kill.requester}${why}`;
-  return `${victim} was to be stopped for ${kill.requester}; ${OUTCOMES[kill.outcome] ?? kill.outcome}${why}`;
+  const by = kill.requester === kill.victim ? "a charge of its own" : kill.requester;
+  if (kill.outcome === "idle") return `${victim} had nothing to stop for ${by}, and gave back ${bytes(kill.freed_bytes ?? 0)}${why}`;
+  if (kill.outcome in SPARED) return `${victim} was not stopped for ${by}: ${SPARED[kill.outcome]}${why}`;
+  if (kill.took_us !== null) return `${victim} was stopped for ${by}, ${duration(kill.took_us)}${why}`;
+  if (kill.outcome === "overdue") return `${victim} was to be stopped for ${by}, and has not died in time${why}`;
+  return `${victim} is being stopped for ${by}${why}`;
 }
 
 function countsText(data) {
@@ -51,6 +55,13 @@ export class Log {
     return this.kinds === "all" || name === "kill" || (this.kinds === "limits" && name !== undefined);
   }
 
+  fill({ item, kind, data, sign, text }) {
+    const isSpared = kind === "kill" && isSparing(data);
+    item.classList.toggle("spared", isSpared);
+    put(sign, isSpared ? "○ no kill" : (SIGNS[CLASSES[kind]] ?? "group"));
+    put(text, TEXTS[kind](data));
+  }
+
   add(id, kind, data) {
     // Kills have events of their own.
     if (!TEXTS[kind] || (kind === "limit" && countsText(data) === "")) return;
@@ -60,15 +71,16 @@ export class Log {
     if (known && (kind === "kill" || data.unix_us - known.since_us < MERGED_US)) {
       if (kind === "limit") for (const name of Object.keys(COUNTS)) data[name] += known.data[name];
       known.data = data;
-      return put(known.text, TEXTS[kind](data));
+      return this.fill(known);
     }
     const since_us = data.unix_us ?? Date.now() * 1000;
     const name = CLASSES[kind] ?? "change";
-    const text = el("span");
-    const item = el("li", { class: name }, el("time", {}, clock(since_us / 1000)), el("b", {}, SIGNS[name] ?? "group"), text);
-    put(text, TEXTS[kind](data));
+    const [sign, text] = [el("b"), el("span")];
+    const item = el("li", { class: name }, el("time", {}, clock(since_us / 1000)), sign, text);
     Object.assign(item, { key, kind, hidden: !this.isShown(kind) });
-    this.entries.set(key, { item, data, text, since_us });
+    const entry = { item, kind, data, sign, text, since_us };
+    this.fill(entry);
+    this.entries.set(key, entry);
     this.list.prepend(item);
     if (kind === "kill") put(this.spoken, text.textContent);
     if (this.list.children.length > KEPT) {

@@ -146,6 +146,26 @@ fn shows_waits_kills_and_limits() {
     in_log("/tenant/victim was stopped for /tenant/other, ");
     in_log("it held 8M, and /tenant was full");
     assert_eq!(browser.get("document.querySelectorAll('#log .kill').length"), 1);
+    assert_eq!(browser.text("#log .kill b"), "✕ kill");
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
+
+#[test]
+fn says_of_a_group_whose_hook_refused_that_it_runs_on() {
+    let hierarchy = hierarchy();
+    let tenant = hierarchy.create("/tenant").unwrap();
+    tenant.set_max(1 << 20).unwrap();
+    let _held = tenant.try_charge(1 << 20).unwrap();
+    let _hook = tenant.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Refused);
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    assert!(tenant.try_charge(4096).is_err());
+    browser.until("document.querySelector('#log .spared') !== null");
+    assert_eq!(browser.text("#log .spared b"), "○ no kill");
+    assert_eq!(
+        browser.text("#log .spared span"),
+        "/tenant was not stopped for a charge of its own: its hook refused; it held 1M, and /tenant was full"
+    );
     assert_eq!(browser.console(), [] as [Value; 0]);
 }
 
