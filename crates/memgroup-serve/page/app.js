@@ -225,8 +225,10 @@ function lost(problem) {
   if (lostAt === null) put($("spoken"), "Not connected: " + problem.message);
   lostAt ??= Date.now();
   set(document.body, "class", "lost");
-  put($("state"), `Not connected since ${clock(lostAt)}: ${problem.message}`);
-  $("token-form").hidden = problem.status !== 401;
+  const needsToken = problem.status === 401;
+  const token = sessionStorage.getItem("token") ? "the server has another token; enter it below" : "a token is needed; enter it below";
+  put($("state"), `Not connected since ${clock(lostAt)}: ${needsToken ? token : problem.message}`);
+  $("token-form").hidden = !needsToken;
 }
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
