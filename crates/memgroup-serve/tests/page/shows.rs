@@ -383,6 +383,27 @@ fn a_wrong_token_is_told_and_can_be_mended() {
 }
 
 #[test]
+fn shows_each_title_of_the_table_whole_and_its_sign_of_the_order() {
+    let hierarchy = hierarchy();
+    let shown = Shown::new(&hierarchy, READ);
+    let browser = &shown.browser;
+    for width in [500, 1400] {
+        browser.set_size(width, 900);
+        browser.until(&format!("innerWidth === {width}"));
+        let cut = browser.get(
+            "[...document.querySelectorAll('#table .head > div')].filter(head => {
+                head.firstChild.click();
+                return head.firstChild.scrollWidth > head.firstChild.clientWidth;
+            }).map(head => head.textContent)",
+        );
+        assert_eq!(cut, json!([]), "cut at {width}");
+    }
+    let wide = browser
+        .get("document.querySelector('#table').scrollWidth <= document.querySelector('#table').clientWidth");
+    assert_eq!(wide, true, "1400 pixels have room for all columns");
+}
+
+#[test]
 fn fits_small_and_large_windows() {
     let hierarchy = hierarchy();
     let mut charges = Vec::new();
