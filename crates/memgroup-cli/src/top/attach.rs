@@ -3,7 +3,7 @@
 //! - I1. A token is sent to no program of another user, unless it is root's: any user may place a socket.
 
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, fs, io, thread};
@@ -71,24 +71,33 @@ impl Target {
         }
         if let Ok(pid) = word.parse::<u32>() {
             return only(find::programs(Some(pid)), || {
+                if !Path::new("/proc").join(pid.to_string()).exists() {
+                    return format!(
+                        "no process has the number {pid}; `memgroup top` alone finds the programs"
+                    );
+                }
                 format!(
                     "process {pid} serves no groups on a Unix socket, or this user may not read /proc/{pid}/fd; give its SOCKET"
                 )
             });
         }
-        match fs::metadata(word) {
-            Ok(found) if found.file_type().is_socket() => return Ok(Target::Unix(word.into())),
+        let found = match fs::metadata(word) {
+            Ok(found) if found.file_type().is_socket() => Ok(Target::Unix(word.into())),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(RunError::Failure(format!(
                     "failed to reach {}: {error}; the user of its program reaches it, or root",
                     plain(word)
                 )));
             }
-            _ => {}
-        }
-        Err(RunError::Usage(format!(
-            "{word:?} is no socket, process number or address; give the path of a socket, a PID, or http://127.0.0.1:PORT with --token"
-        )))
+            Ok(_) => Err(format!("the file {word:?} is no socket")),
+            Err(_) if word.contains('/') && !word.contains("://") => Err(format!("no file is at {word:?}")),
+            Err(_) => Err(format!("{word:?} is no socket, process number or address")),
+        };
+        found.map_err(|reason| {
+            RunError::Usage(format!(
+                "{reason}; give the path of a socket, a PID, or http://127.0.0.1:PORT with --token"
+            ))
+        })
     }
 }
 

@@ -289,7 +289,11 @@ fn names_bad_arguments_and_the_allowed_values() {
     for (arguments, code, parts) in [
         (&["nowhere"][..], 2, &["\"nowhere\"", "path of a socket", "PID", "http://127.0.0.1:PORT"][..]),
         (&["http://localhost"], 2, &["\"http://localhost\"", "http://HOST:PORT"]),
-        (&["4194304"], 1, &["process 4194304"]),
+        (&["4194304"], 1, &["no process has the number 4194304"]),
+        (&["1"], 1, &["process 1 ", "/proc/1/fd", "SOCKET"]),
+        (&["/nowhere/a.sock"], 2, &["no file is at \"/nowhere/a.sock\"", "path of a socket"]),
+        (&["/dev/null"], 2, &["the file \"/dev/null\" is no socket", "path of a socket"]),
+        (&["127.0.0.1:9191"], 2, &["\"127.0.0.1:9191\" is no socket", "http://127.0.0.1:PORT"]),
         (&["x", "--interval", "0"], 2, &["--interval", "0.1 to 3600"]),
         (&["x", "--interval", "nan"], 2, &["--interval", "0.1 to 3600"]),
         (&["replay", "x", "--at", "1e9"], 2, &["--at", "0 to 31536000"]),
