@@ -93,6 +93,9 @@ impl Recording {
         let named = |error: String| format!("read {}: {error}", path.display());
         // A pipe would have no bytes to go back to, and would wait here for one that writes.
         let found = fs::metadata(path).map_err(|error| named(error.to_string()))?;
+        if found.is_dir() {
+            return Err(named("it is a directory; give the file of a recording".to_owned()));
+        }
         if !found.is_file() {
             return Err(named("it is no regular file; copy a recording from a pipe to one first".to_owned()));
         }

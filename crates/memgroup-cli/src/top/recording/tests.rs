@@ -240,12 +240,12 @@ fn refuses_files_of_other_kinds() {
     assert!(read_all(&folder.path().join("missing")).expect_err("missing").contains("missing: "));
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("a pipe").success());
-    for path in [pipe.as_path(), folder.path()] {
+    for (path, end) in [
+        (pipe.as_path(), "it is no regular file; copy a recording from a pipe to one first"),
+        (folder.path(), "it is a directory; give the file of a recording"),
+    ] {
         let error = read_all(path).expect_err("no file");
-        assert!(
-            error.ends_with("it is no regular file; copy a recording from a pipe to one first"),
-            "{error}"
-        );
+        assert!(error.ends_with(end), "{error}");
     }
 }
 
