@@ -32,9 +32,9 @@ const EVENTS_WIDTH: usize = 36;
 const GAP: usize = 2;
 /// Indentation of a group below its parent; 1 where names are cut.
 const INDENT: usize = 2;
-/// Shares of the limit from which a bar is yellow, and red.
-const WARNING: f64 = 0.80;
-const ALARM: f64 = 0.95;
+/// Shares of the limit from which a bar is yellow, and red. The page of memgroup-serve has the same.
+const WARNING: f64 = 0.75;
+const ALARM: f64 = 0.90;
 
 /// A tree of groups at one moment.
 pub(crate) struct Frame<'a> {

@@ -1,6 +1,6 @@
 use memgroup::{Charge, Config, Hierarchy};
 
-use super::{Frame, events, fit};
+use super::{ALARM, Frame, WARNING, events, fit};
 use crate::run::live::Counts;
 use crate::tree::Tree;
 
@@ -192,6 +192,23 @@ fn colours_a_bar_by_its_usage() {
     assert_eq!(colour("dashboards"), Some(Color::Yellow));
     assert_eq!(colour("runaway"), Some(Color::Red));
     assert_eq!(colour(""), None, "the root has no limit");
+}
+
+#[test]
+fn colours_a_bar_from_the_same_shares_as_the_page() {
+    use ratatui::style::Color;
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+    hierarchy.root().set_max(1000).expect("a limit");
+    for (bytes, colour) in
+        [(749, Color::Green), (750, Color::Yellow), (899, Color::Yellow), (900, Color::Red)]
+    {
+        let _charge = hierarchy.root().try_charge(bytes).expect("room");
+        let tree = Tree::of(&hierarchy);
+        assert_eq!(frame(&tree).bar(&tree.groups[0], 20).1.fg, Some(colour), "{bytes} of 1000");
+    }
+    let page = include_str!("../../../../../memgroup-serve/page/text.js");
+    let levels = format!(r#"ratio >= {ALARM} ? "full" : ratio >= {WARNING} ? "near""#);
+    assert!(page.contains(&levels), "the page has other shares");
 }
 
 #[test]
