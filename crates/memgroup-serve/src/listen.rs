@@ -63,6 +63,12 @@ impl fmt::Display for ListenError {
                 "listen on {address}: other machines can reach it, and nothing is encrypted; use 127.0.0.1 or [::1], or allow it with \
                  Serve::beyond_loopback"
             ),
+            ListenError::Io(act, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(
+                    f,
+                    "{act}: {error}: another program listens there; use another port, or 0 for a free one"
+                )
+            }
             ListenError::Io(act, error) => write!(f, "{act}: {error}"),
         }
     }

@@ -99,7 +99,10 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
     let cases = [
         (Serve::unix(socket(&folder)), "a file that is no socket is there"),
         (Serve::tcp(([0, 0, 0, 0], 0)), "Serve::beyond_loopback"),
-        (Serve::tcp(taken.local_addr().unwrap()), "Address already in use"),
+        (
+            Serve::tcp(taken.local_addr().unwrap()),
+            "another program listens there; use another port, or 0 for a free one",
+        ),
         (Serve::unix(folder.path().join("s")).group("no/path"), "write it as /parent/child"),
         (Serve::unix(folder.path().join("s")).group("/"), "the root group"),
         (Serve::unix(folder.path().join("s")).max_bytes(1000), "refused by group /memgroup-serve"),
