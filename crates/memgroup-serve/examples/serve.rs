@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let socket = std::env::temp_dir().join("memgroup-example.sock");
     let serve = Serve::unix(&socket).and_tcp(([127, 0, 0, 1], port));
     let serve = serve.control(Control::Unix).control(Control::Token(control.clone()));
-    let server = memgroup_serve::start(&hierarchy, serve)?;
+    let server = memgroup_serve::start(&hierarchy, serve).map_err(|error| error.to_string())?;
     println!("socket: {}", socket.display());
     println!("page to read:    {}", server.page().unwrap_or_default());
     println!("page to control: http://127.0.0.1:{port}/#token={}", control.secret());
