@@ -93,7 +93,7 @@ impl fmt::Display for ShareError {
             ShareError::OutOfRange { path, asked } => {
                 write!(
                     f,
-                    "set share of group {path} to {asked}: allowed are 1 to {SHARE_MAX}; None turns it off"
+                    "set share of group {path} to {asked}: allowed are 1 to {SHARE_MAX}; None turns it off, as 0 in memory.share does"
                 )
             }
             ShareError::Offline { path } => {

@@ -108,7 +108,9 @@ fn refuses_bad_factors_with_a_reason() {
         let error = parent.set_share(factor).unwrap_err().to_string();
         assert_eq!(
             error,
-            format!("set share of group /parent to {factor}: allowed are 1 to 1024; None turns it off")
+            format!(
+                "set share of group /parent to {factor}: allowed are 1 to 1024; None turns it off, as 0 in memory.share does"
+            )
         );
     }
     assert_eq!(parent.share(), Some(8), "the factor before stays");

@@ -76,7 +76,7 @@ fn refuses_invalid_text_and_says_which_is_valid() {
         ("memory.min", "-4096", "it is negative"),
         ("memory.oom.group", "2", "neither 0 nor 1"),
         ("memory.oom.group", "yes", "neither 0 nor 1"),
-        ("memory.share", "1025", "1 to 1024"),
+        ("memory.share", "1025", "1 to 1024; None turns it off, as 0 in memory.share does"),
         ("memory.share", "-8", "no whole number from 0 to 1024"),
         ("memgroup.reserve_min", "yes", "neither 0 nor 1"),
         ("memgroup.oom_score", "1001", "-1000"),
