@@ -5,6 +5,8 @@
 //! - P1. A thread that lets go and locks again at once, in a loop, keeps no other thread out: not where one has waited for `PATIENCE`. Until
 //!   then it may lock again, because a change of threads costs more than most sections take.
 //! - P2. A thread that lets go and locks again by `lock_behind` goes behind the first thread that waits, however short it has waited.
+//! - P3. The first thread that waits looks for the lock for a while (`LOOKS_FOR`) before it sleeps. Most sections are shorter, and the system needs some
+//!   tens of microseconds to wake a thread on an idle CPU. The others sleep.
 //! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
 
 use core::fmt;
@@ -25,6 +27,10 @@ use crate::ticks;
 /// How long a thread may wait, in microseconds, until all others queue behind it (P1).
 #[cfg(not(memgroup_loom))]
 const PATIENCE: u32 = 1000;
+
+/// How long the first thread that waits looks for the lock, in nanoseconds (P3).
+#[cfg(not(memgroup_loom))]
+const LOOKS_FOR: u64 = 30_000;
 
 /// Mutual exclusion around a `T`: `std::sync::Mutex` without poisoning, or loom's under `cfg(memgroup_loom)`.
 ///
@@ -150,20 +156,37 @@ impl<T> Mutex<T> {
         let _first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         // ORDERING: Relaxed, both; as in `is_owed`.
         self.waits_since.store(micros(), Ordering::Relaxed);
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.look_for_inner();
+        let inner = inner.unwrap_or_else(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner));
         // ORDERING: as above.
         self.waits_since.store(0, Ordering::Relaxed);
         MutexGuard { inner, _depth: depth }
     }
 
+    #[cfg(not(memgroup_loom))]
+    fn look_for_inner(&self) -> Option<imp::MutexGuard<'_, T>> {
+        let until = ticks::monotonic() + LOOKS_FOR;
+        loop {
+            let inner = self.try_inner();
+            if inner.is_some() || ticks::monotonic() >= until {
+                return inner;
+            }
+            // Each look takes the cache line from the holder.
+            (0..8).for_each(|_| core::hint::spin_loop());
+        }
+    }
+
+    fn try_inner(&self) -> Option<imp::MutexGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Takes the lock if it is free, else returns `None` at once.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let inner = match self.inner.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        Some(MutexGuard { inner, _depth: depth::enter() })
+        self.try_inner().map(|inner| MutexGuard { inner, _depth: depth::enter() })
     }
 
     /// The value, once no other thread can lock it.
