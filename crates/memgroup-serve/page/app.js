@@ -34,10 +34,12 @@ function broken(error) {
   throw new Problem(error.name === "TimeoutError" ? "the server did not answer for 10 s" : "the server cannot be reached");
 }
 
+const hasForeignCharacter = (token) => /[^!-~]/.test(token ?? "");
+
 async function request(path, options = {}) {
   const token = sessionStorage.getItem("token");
   // The browser sends no such header, and its error looks like that of a server that is gone.
-  if (/[^!-~]/.test(token ?? "")) throw new Problem("the token has a character that no token has", 401);
+  if (hasForeignCharacter(token)) throw new Problem("the token cannot be sent", 401);
   const headers = { ...options.headers, ...(token ? { Authorization: "Bearer " + token } : {}) };
   const answer = await fetch(path, { signal: AbortSignal.timeout(10000), ...options, headers, cache: "no-store" }).catch(broken);
   if (answer.ok) return answer;
@@ -123,6 +125,8 @@ const table = new Table($("table"), model, choose);
 const group = new Group($("group"), $("group-title"), model, api);
 const log = new Log($("log"), $("spoken"));
 let about = null;
+// Another server, or another token, may have other rights. The page keeps those from before until it has the new ones, so that no form is hidden meanwhile.
+let isKnown = false;
 let lostAt = null;
 let fetchSoon = 0;
 let isUsed = false;
@@ -179,14 +183,15 @@ function update() {
 
 // Another server, or another token: the rights and the name may be others.
 function introduce() {
-  updated = updated.then(() => (about = null));
+  updated = updated.then(() => (isKnown = false));
   return update();
 }
 
 async function renew() {
   try {
-    if (!about) {
+    if (!isKnown) {
       about = await api.get("v1/about");
+      isKnown = true;
       put($("program"), `${about.program ?? "program"}, process ${about.pid}` + (about.rights.includes("control") ? "" : ", reading only"));
       document.title = "memgroup: " + (about.program ?? about.pid);
     }
@@ -218,17 +223,22 @@ function connected() {
   put($("state"), `${count(model.paths.length)} groups at ${clock(model.columns.taken_unix_us / 1000)}`);
 }
 
+// What keeps the page from its figures.
+function reason(problem) {
+  if (problem.status !== 401) return problem.message;
+  const token = sessionStorage.getItem("token");
+  if (!token) return "a token is needed; enter it below";
+  return hasForeignCharacter(token) ? "the token has a character that no token has; enter it again below" : "the server has another token; enter it below";
+}
+
 function lost(problem) {
-  // A server that is started anew may have other rights and another name.
-  about = null;
+  isKnown = false;
   // Told aloud once; the text that is seen changes with each try.
-  if (lostAt === null) put($("spoken"), "Not connected: " + problem.message);
+  if (lostAt === null) put($("spoken"), "Not connected: " + reason(problem));
   lostAt ??= Date.now();
   set(document.body, "class", "lost");
-  const needsToken = problem.status === 401;
-  const token = sessionStorage.getItem("token") ? "the server has another token; enter it below" : "a token is needed; enter it below";
-  put($("state"), `Not connected since ${clock(lostAt)}: ${needsToken ? token : problem.message}`);
-  $("token-form").hidden = !needsToken;
+  put($("state"), `Not connected since ${clock(lostAt)}: ${reason(problem)}`);
+  $("token-form").hidden = problem.status !== 401;
 }
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));

@@ -2,8 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use xtask::Watchdog;
@@ -19,6 +19,8 @@ pub(crate) struct Browser {
     _output: Lines<BufReader<ChildStdout>>,
     /// Number of waits that have ended.
     reached: Arc<AtomicU64>,
+    /// The expression of the last wait.
+    awaited: Arc<Mutex<String>>,
     _watched: Watchdog,
 }
 
@@ -36,11 +38,13 @@ pub(crate) mod key {
 
 impl Browser {
     pub(crate) fn new() -> Browser {
-        let reached = Arc::<AtomicU64>::default();
-        let seen = Arc::clone(&reached);
-        // ORDERING: Relaxed; the number has no partner.
-        let watched =
-            Watchdog::new(move || seen.load(Ordering::Relaxed), || "waiting for the page\n".to_owned());
+        let (reached, awaited) = (Arc::<AtomicU64>::default(), Arc::<Mutex<String>>::default());
+        let (seen, last) = (Arc::clone(&reached), Arc::clone(&awaited));
+        let watched = Watchdog::new(
+            // ORDERING: Relaxed; the number has no partner.
+            move || seen.load(Ordering::Relaxed),
+            move || format!("the page; its last wait was for {}\n", last.lock().unwrap()),
+        );
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -56,8 +60,15 @@ impl Browser {
             "goog:chromeOptions": {"args": args},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         }}});
-        let mut browser =
-            Browser { driver, client, session: String::new(), _output: lines, reached, _watched: watched };
+        let mut browser = Browser {
+            driver,
+            client,
+            session: String::new(),
+            _output: lines,
+            reached,
+            awaited,
+            _watched: watched,
+        };
         let made = browser.ask("POST", "/session", &wanted);
         browser.session = format!("/session/{}", made["sessionId"].as_str().unwrap());
         browser
@@ -89,6 +100,7 @@ impl Browser {
 
     /// Waits until an expression is true in the page.
     pub(crate) fn until(&self, expression: &str) {
+        expression.clone_into(&mut self.awaited.lock().unwrap());
         while self.get(&format!("Boolean({expression})")) != Value::Bool(true) {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
