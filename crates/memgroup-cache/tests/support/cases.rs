@@ -54,9 +54,7 @@ pub(crate) fn ask(hierarchy: &Hierarchy, group: &Group, bytes: u64) -> u64 {
 /// The group is charged for the cache's entries, and nothing else.
 #[track_caller]
 pub(crate) fn assert_charged(group: &Group, cache: &Bytes) {
-    // It ends removals that the cache has put off, so it comes first.
-    let bytes = cache.bytes();
-    assert_eq!(group.usage_exact(), bytes);
+    assert_eq!(group.usage_exact(), cache.bytes());
 }
 
 #[test]
