@@ -165,11 +165,16 @@ impl<T> Mutex<T> {
 
     #[cfg(not(memgroup_loom))]
     fn look_for_inner(&self) -> Option<imp::MutexGuard<'_, T>> {
-        let until = ticks::monotonic() + LOOKS_FOR;
+        // Where the lock is free, the clock is not read.
+        let mut until = None;
         loop {
             let inner = self.try_inner();
-            if inner.is_some() || ticks::monotonic() >= until {
+            if inner.is_some() {
                 return inner;
+            }
+            let now = ticks::monotonic();
+            if now >= *until.get_or_insert(now + LOOKS_FOR) {
+                return None;
             }
             // Each look takes the cache line from the holder.
             (0..8).for_each(|_| core::hint::spin_loop());
