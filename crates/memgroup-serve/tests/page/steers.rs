@@ -181,3 +181,27 @@ fn a_text_that_is_typed_during_a_write_stays_and_is_written_after_it() {
     assert_eq!(browser.get("document.querySelector('#set-max').value"), "7M");
     assert_eq!(browser.console(), [] as [Value; 0]);
 }
+
+#[test]
+fn the_form_stays_while_the_page_asks_for_its_rights_anew() {
+    let hierarchy = hierarchy();
+    hierarchy.create("/alice").unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    browser.until("document.querySelector('form[aria-label]').checkVisibility()");
+    browser.get("(window.asked = 0)");
+    answer_with(
+        browser,
+        "async (path, options, real) => {
+            if (path.includes('v1/about')) await new Promise(done => (window.go = done, asked += 1));
+            return real(path, options);
+        }",
+    );
+    browser.get("dispatchEvent(new Event('hashchange'))");
+    browser.until("asked === 1");
+    shown.choose("/alice");
+    assert_eq!(browser.get("document.querySelector('form[aria-label]').checkVisibility()"), true);
+    browser.get("(go(), 0)");
+    browser.until_live();
+    assert_eq!(browser.console(), [] as [Value; 0]);
+}
