@@ -238,7 +238,7 @@ impl Group {
 impl Group {
     /// Bytes charged to this group and its descendants, without prepaid bytes. Exact while no thread charges, drains or
     /// changes a limit; else a sum over moving numbers. Where bytes may be prepaid below it, it visits the subtree, and takes the tree
-    /// lock for 128 groups at a time.
+    /// lock for 32 groups at a time.
     pub fn usage_exact(&self) -> u64 {
         let node = self.node();
         if node.counter.prepaid_most() == 0 {

@@ -114,7 +114,7 @@ impl Hierarchy {
 
     /// All online groups, parents before children, the root first. Children of one parent are in the order of their names.
     ///
-    /// It takes the tree lock for 128 groups at a time. A group that is online from the beginning to the end is listed once; one that is
+    /// It takes the tree lock for 32 groups at a time. A group that is online from the beginning to the end is listed once; one that is
     /// created or removed meanwhile may be listed or not.
     pub fn groups(&self) -> Vec<Group> {
         Listing::of(&self.root()).online().collect()
