@@ -255,8 +255,9 @@ async fn get(
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let request =
-            request.body(Empty::new()).map_err(|_| "a token has letters and digits only".to_owned())?;
+        let request = request
+            .body(Empty::new())
+            .map_err(|_| "a token has letters, digits and -._~+/= only".to_owned())?;
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = answer.status();
         let most = if status == StatusCode::OK { ANSWER_MAX } else { PROBLEM_MAX };
