@@ -29,7 +29,8 @@ function parse(text) {
 export class Group {
   constructor(box, title, model, api) {
     Object.assign(this, { box, title, model, api, fields: [], size: [0, 0] });
-    this.gone = el("p", { class: "error", role: "status", tabindex: -1 });
+    // What happened to a group that is no longer shown.
+    this.told = el("p", { class: "error", role: "status", tabindex: -1 });
     this.figures = el("dl");
     this.form = el("form", { "aria-label": "Limits of the group", hidden: "" }, ...FIELDS.map((field) => this.makeField(field)));
     this.form.addEventListener("submit", (event) => event.preventDefault());
@@ -37,7 +38,7 @@ export class Group {
     this.reading = el("p", { class: "reading", role: "status" });
     this.pressure = el("table", { class: "pressure" });
     this.events = el("p", { class: "events" });
-    box.append(this.gone, this.figures, this.form, el("h3", {}, "Ten minutes"), this.canvas, this.reading, el("h3", {}, "Pressure"), this.pressure, el("h3", {}, "Events of the group itself"), this.events);
+    box.append(this.told, this.figures, this.form, el("h3", {}, "Ten minutes"), this.canvas, this.reading, el("h3", {}, "Pressure"), this.pressure, el("h3", {}, "Events of the group itself"), this.events);
     this.canvas.addEventListener("pointermove", (event) => this.readAt(event.offsetX / this.canvas.clientWidth));
     this.canvas.addEventListener("pointerleave", () => this.readAt(null));
     this.canvas.addEventListener("blur", () => this.readAt(null));
@@ -97,6 +98,7 @@ export class Group {
     const written = field.written.then(() => this.api.write(path, file, text)).then(() => null, (problem) => problem);
     field.written = written;
     const problem = await written;
+    if (problem && path !== this.path) put(this.told, `${this.told.textContent} ${file} of ${path} was not set: ${problem.message}`.trim());
     if (path !== this.path || field.written !== written) return;
     set(input, "aria-invalid", problem ? true : null);
     if (problem) return put(error, problem.message);
@@ -111,7 +113,7 @@ export class Group {
     if (key === this.key) return;
     Object.assign(this, { path, key });
     this.history = null;
-    put(this.gone, "");
+    put(this.told, "");
     put(this.title, "Group " + path);
     put(this.events, "");
     this.clearPressure();
@@ -124,9 +126,9 @@ export class Group {
 
   // Says that the chosen group is gone, and that another one is shown in its place.
   lose(path) {
-    put(this.gone, `The group ${path} was removed. This is the nearest group above it.`);
+    put(this.told, `The group ${path} was removed. This is the nearest group above it.`);
     // What is typed on would become a limit of the other group.
-    if (this.form.contains(document.activeElement)) this.gone.focus();
+    if (this.form.contains(document.activeElement)) this.told.focus();
   }
 
   // The figures that the table has.

@@ -1,8 +1,9 @@
 // Log: the events of the server, newest first, and the waits of now.
 
-import { bytes, clock, count, duration, el, put } from "./text.js";
+import { bytes, clock, count, duration, el, put, set } from "./text.js";
 
-const KEPT = 300;
+// The most entries of a class. A flood of one class drives out no entry of another.
+const KEPT = 200;
 const SHOWN_WAITS = 100;
 // Limits that a group meets within this time are one entry.
 const MERGED_US = 10e6;
@@ -57,7 +58,7 @@ export class Log {
 
   fill({ item, kind, data, sign, text }) {
     const isSpared = kind === "kill" && isSparing(data);
-    item.classList.toggle("spared", isSpared);
+    set(item, "class", isSpared ? "spared" : (CLASSES[kind] ?? "change"));
     put(sign, isSpared ? "○ no kill" : (SIGNS[CLASSES[kind]] ?? "group"));
     put(text, TEXTS[kind](data));
   }
@@ -67,27 +68,37 @@ export class Log {
     if (!TEXTS[kind] || (kind === "limit" && countsText(data) === "")) return;
     const boot = id.split("-")[0];
     const key = kind === "kill" ? `${boot} ${data.kill}` : kind === "limit" ? "limit " + data.group : id + kind;
-    const known = this.entries.get(key);
-    if (known && (kind === "kill" || data.unix_us - known.since_us < MERGED_US)) {
-      if (kind === "limit") for (const name of Object.keys(COUNTS)) data[name] += known.data[name];
-      known.data = data;
-      return this.fill(known);
+    let entry = this.entries.get(key);
+    if (entry && (kind === "kill" || data.unix_us - entry.since_us < MERGED_US)) {
+      if (kind === "limit") for (const name of Object.keys(COUNTS)) data[name] += entry.data[name];
+      entry.data = data;
+      this.fill(entry);
+    } else {
+      entry = this.make(key, kind, data);
+      if (kind === "kill") put(this.spoken, entry.text.textContent);
     }
+    this.dropOldest(entry.item.className);
+  }
+
+  make(key, kind, data) {
     const since_us = data.unix_us ?? Date.now() * 1000;
-    const name = CLASSES[kind] ?? "change";
     const [sign, text] = [el("b"), el("span")];
-    const item = el("li", { class: name }, el("time", {}, clock(since_us / 1000)), sign, text);
+    const item = el("li", {}, el("time", {}, clock(since_us / 1000)), sign, text);
     Object.assign(item, { key, kind, hidden: !this.isShown(kind) });
     const entry = { item, kind, data, sign, text, since_us };
     this.fill(entry);
     this.entries.set(key, entry);
     this.list.prepend(item);
-    if (kind === "kill") put(this.spoken, text.textContent);
-    if (this.list.children.length > KEPT) {
-      const oldest = this.list.lastChild;
-      oldest.remove();
-      if (this.entries.get(oldest.key).item === oldest) this.entries.delete(oldest.key);
-    }
+    return entry;
+  }
+
+  // Drops the oldest entry of a class that has too many.
+  dropOldest(className) {
+    const same = this.list.getElementsByClassName(className);
+    if (same.length <= KEPT) return;
+    const oldest = same[KEPT];
+    oldest.remove();
+    if (this.entries.get(oldest.key).item === oldest) this.entries.delete(oldest.key);
   }
 }
 

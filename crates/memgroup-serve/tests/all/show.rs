@@ -266,7 +266,7 @@ fn history_grows_by_a_sample_each_second() {
     let paths: Vec<&str> =
         all["groups"].as_array().unwrap().iter().map(|group| group["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/", "/a b", "/memgroup-serve"]);
-    assert_eq!(fixture.unix().get("/v1/history?group=/x").code(), "no_history");
+    assert_eq!(fixture.unix().get("/v1/history?group=/x").code(), "no_such_group");
     assert_eq!(fixture.unix().get("/v1/history?groups=/x").code(), "invalid_query");
 }
 
@@ -359,7 +359,9 @@ fn names_break_no_answer() {
             (client.send("POST", &format!("/v1/groups/{url}"), name.as_bytes()), "invalid_settings"),
             (client.send("DELETE", "/v1/groups/none", b""), "no_such_group"),
             (client.get(&format!("/v1/groups/{url}/none")), "no_such_group"),
-            (client.get(&format!("/v1/history?group=none{url}")), "no_history"),
+            (client.get(&format!("/v1/history?group=/{url}")), "no_history"),
+            (client.get(&format!("/v1/history?group=/none{url}")), "no_such_group"),
+            (client.get(&format!("/v1/history?group={url}")), "invalid_path"),
             (client.get(&format!("/v1/table?{url}=1")), "invalid_query"),
             // Control characters are in no name, and leave no trace in an answer.
             (client.send("POST", &format!("/v1/groups/{url}%0d%0a%1b%00"), b""), "invalid_name"),

@@ -170,7 +170,7 @@ fn says_of_a_group_whose_hook_refused_that_it_runs_on() {
 }
 
 #[test]
-fn a_full_log_loses_its_oldest_entry() {
+fn a_flood_of_entries_drives_out_the_oldest_of_its_class_only() {
     let hierarchy = hierarchy();
     let shown = Shown::new(&hierarchy, READ);
     let texts = shown.browser.get(
@@ -178,15 +178,26 @@ fn a_full_log_loses_its_oldest_entry() {
             const list = document.createElement('ol');
             const log = new Log(list, document.createElement('p'));
             const limit = unix_us => log.add('1-' + unix_us, 'limit', { unix_us, group: '/a', max: 1, usage_bytes: 7, max_bytes: 7 });
+            const kill = (kill, outcome) => log.add('1-' + kill, 'kill', { kill, unix_us: kill, victim: '/' + kill, requester: '/', outcome, took_us: null, usage_bytes: 7, full: '/' });
             limit(1);
-            for (let number = 2; number <= 300; number += 1) log.add('1-' + number, 'group_made', { unix_us: number, group: '/' + number });
-            const before = list.lastChild.textContent;
+            kill(2, null);
+            const flood = [...Array(400).keys()].map(number => number + 1000);
+            for (const number of flood) {
+                log.add('1-' + number, 'group_made', { unix_us: number, group: '/' + number });
+                // It was not known at first that there was nothing to stop.
+                kill(number, null);
+                kill(number, 'idle');
+            }
             // Too late to be a part of the first entry.
             limit(20e6);
-            return [before.includes('/a: reached max'), list.children.length, list.lastChild.textContent.includes('/2 was made')];
+            limit(20e6 + 1);
+            const of = name => [...list.querySelectorAll('.' + name)].map(item => item.lastChild.textContent.split(/[ :]/)[0]);
+            const ends = name => [of(name).length, of(name)[0], of(name).at(-1)];
+            return [of('limit'), of('kill'), ends('change'), ends('spared')];
         })",
     );
-    assert_eq!(texts, json!([true, 300, true]));
+    let kept = json!([200, "/1399", "/1200"]);
+    assert_eq!(texts, json!([["/a", "/a"], ["/2"], kept, kept]));
 }
 
 #[test]

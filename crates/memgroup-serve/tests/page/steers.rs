@@ -145,6 +145,33 @@ fn a_text_typed_for_a_removed_group_is_no_limit_of_the_one_above() {
 }
 
 #[test]
+fn a_write_that_fails_after_another_group_was_chosen_is_told() {
+    let hierarchy = hierarchy();
+    let alice = hierarchy.create("/alice").unwrap();
+    hierarchy.create("/bob").unwrap();
+    let shown = Shown::new(&hierarchy, CONTROL);
+    let browser = &shown.browser;
+    shown.choose("/alice");
+    browser.get("(window.go = null, 0)");
+    answer_with(
+        browser,
+        "async (path, options, real) => {
+            if (options?.method === 'PUT') await new Promise(done => (window.go = done));
+            return real(path, options);
+        }",
+    );
+    write(browser, "share", "7");
+    browser.until("go !== null");
+    shown.choose("/bob");
+    assert_eq!(browser.text("#group > .error"), "");
+    alice.remove().unwrap();
+    browser.get("(go(), 0)");
+    browser.until("document.querySelector('#group > .error').textContent.startsWith('memory.share of /alice was not set: ')");
+    assert_eq!(browser.text("#group-title"), "Group /bob");
+    assert_eq!(browser.text("#error-share"), "");
+}
+
+#[test]
 fn a_text_that_is_typed_during_a_write_stays_and_is_written_after_it() {
     let hierarchy = hierarchy();
     let tenant = hierarchy.create("/alice").unwrap();
