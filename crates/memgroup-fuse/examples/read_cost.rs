@@ -1,5 +1,5 @@
-//! The cost of a read of `memory.current` through the mount. Beside it: a read of a file of the kernel's own cgroups, and a byte that a thread sends
-//! back.
+//! The cost of a read of `memory.current` through the mount: in a row, and alone, after a pause. Beside it: a read of a file of the kernel's own
+//! cgroups, and a byte that a thread sends back.
 //!
 //! ```text
 //! cargo run --release -p memgroup-fuse --example read_cost
@@ -14,24 +14,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     use std::io::{self, Read, Write};
     use std::os::unix::fs::FileExt;
     use std::path::Path;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use memgroup::{Config, Hierarchy};
     use memgroup_fuse::{Options, mount};
 
     const READS: usize = 20_000;
+    const READS_ALONE: usize = 2000;
+    const PAUSE: Duration = Duration::from_millis(1);
 
-    /// The median and the 99th percentile of the time of a call, in microseconds.
-    fn measure(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<(f64, f64)> {
-        let mut micros = Vec::with_capacity(READS);
-        for _ in 0..READS {
+    /// The median and the 99th percentile of the time of a call after a pause, in microseconds.
+    fn measure(
+        calls: usize,
+        pause: Duration,
+        mut call: impl FnMut() -> io::Result<usize>,
+    ) -> io::Result<(f64, f64)> {
+        let mut micros = Vec::with_capacity(calls);
+        for _ in 0..calls {
+            std::thread::sleep(pause);
             let began = Instant::now();
             let bytes = call()?;
             micros.push(began.elapsed().as_nanos() as f64 / 1000.0);
             assert!(bytes > 0, "a read of nothing costs less");
         }
         micros.sort_by(f64::total_cmp);
-        Ok((micros[READS / 2], micros[READS * 99 / 100]))
+        Ok((micros[calls / 2], micros[calls * 99 / 100]))
     }
 
     fn micros((median, p99): (f64, f64)) -> String {
@@ -40,10 +47,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     fn print_row(name: &str, path: &Path) -> io::Result<()> {
         let mut buffer = [0; 256];
-        let opened = measure(|| File::open(path)?.read(&mut buffer))?;
+        let opened = measure(READS, Duration::ZERO, || File::open(path)?.read(&mut buffer))?;
         let file = File::open(path)?;
-        let read = measure(|| file.read_at(&mut buffer, 0))?;
-        println!("{name:<46} {} {}", micros(opened), micros(read));
+        let mut read = || file.read_at(&mut buffer, 0);
+        let in_row = measure(READS, Duration::ZERO, &mut read)?;
+        let alone = measure(READS_ALONE, PAUSE, read)?;
+        println!("{name:<46} {} {} {}", micros(opened), micros(in_row), micros(alone));
         Ok(())
     }
 
@@ -58,10 +67,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         });
         let mut byte = [0];
-        let sent = measure(|| ask.write_all(&[1]).and_then(|()| answer.read(&mut byte)))?;
+        let mut send = || ask.write_all(&[1]).and_then(|()| answer.read(&mut byte));
+        let in_row = measure(READS, Duration::ZERO, &mut send)?;
+        let alone = measure(READS_ALONE, PAUSE, send)?;
         drop(ask);
         thread.join().expect("the thread ends with the pipe");
-        println!("{:<46} {:25} {}", "a byte to a thread and back", "", micros(sent));
+        println!("{:<46} {:25} {} {}", "a byte to a thread and back", "", micros(in_row), micros(alone));
         Ok(())
     }
 
@@ -71,8 +82,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let mounted = mount(&hierarchy, folder.path(), Options::new())?;
 
-    println!("{:<46} {:^25} {:^25}", "", "open, read, close", "pread of an open file");
-    println!("{:<46} {:>12} {:>12} {:>12} {:>12}", "", "median", "p99", "median", "p99");
+    println!(
+        "{:<46} {:^25} {:^25} {:^25}",
+        "", "open, read, close", "pread of an open file", "after a pause of 1 ms"
+    );
+    println!("{:<46}{}", "", format!(" {:>12} {:>12}", "median", "p99").repeat(3));
     for group in [".", "tenants", "tenants/alice"] {
         let name = format!("{group}/memory.current in the mount");
         print_row(&name, &mounted.path().join(group).join("memory.current"))?;

@@ -10,6 +10,7 @@ mod mount;
 mod open;
 mod owners;
 mod place;
+mod row;
 mod table;
 mod tree;
 mod unmounter;

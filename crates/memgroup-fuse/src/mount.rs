@@ -12,6 +12,7 @@ use rustix::process::{getegid, geteuid};
 
 use crate::error::{MountError, MountProblem};
 use crate::owners::Owner;
+use crate::row::Row;
 use crate::tree::Tree;
 use crate::unmounter::Unmounter;
 use crate::{attach, place};
@@ -148,7 +149,10 @@ fn begin(
     let unmounter = options.unmount_at_end.then(start).transpose()?;
     let connection = attach::attach(&path, &source, options.allow_other)?;
     let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    match Session::from_fd(tree, connection, acl, Config::default()) {
+    let session = connection
+        .try_clone()
+        .and_then(|next| Session::from_fd(tree.looking(Row::new(next)), connection, acl, Config::default()));
+    match session {
         Ok(session) => Ok(((path, source), session, unmounter)),
         Err(error) => {
             _ = place::end(&path, &source);

@@ -28,6 +28,7 @@ use crate::files::Files;
 use crate::inode::{DIRECTORY, Inode};
 use crate::open::{Open, Write};
 use crate::owners::{Owner, Owners};
+use crate::row::{self, Row};
 use crate::table::Table;
 use crate::watch::Watch;
 use crate::workers::{RECLAIMS, REMOVALS, Reclaim, Removal, Workers};
@@ -75,6 +76,7 @@ pub(crate) struct Tree {
     watch: Watch,
     reclaims: Workers<Reclaim>,
     removals: Workers<Removal>,
+    row: Option<Row>,
 }
 
 impl Tree {
@@ -89,7 +91,18 @@ impl Tree {
             watch: Watch::new(hierarchy)?,
             reclaims: Workers::new(RECLAIMS),
             removals: Workers::new(REMOVALS),
+            row: None,
         })
+    }
+
+    /// Looks for requests of this connection after an answer.
+    pub(crate) fn looking(self, row: Row) -> Tree {
+        Tree { row: Some(row), ..self }
+    }
+
+    /// Notes the answer at the end of the request. Requests of its kind come in rows.
+    fn in_row(&self) -> Option<row::Answer<'_>> {
+        self.row.as_ref().map(row::Answer)
     }
 
     fn inode(&self, number: INodeNo) -> Inode {
@@ -172,6 +185,7 @@ impl Filesystem for Tree {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _in_row = self.in_row();
         let found = self.directory(parent).zip(name.to_str());
         let Some((group, name)) = found else { return reply.error(Errno::ENOENT) };
         if let Some((file, _)) = self.files.find(name) {
@@ -253,6 +267,7 @@ impl Filesystem for Tree {
     }
 
     fn open(&self, request: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let _in_row = self.in_row();
         let inode = self.inode(number);
         let group = self.hierarchy.group(inode.group).filter(Group::is_online);
         let Some((group, file)) = group.zip(self.files.get(inode.file)) else {
@@ -275,6 +290,7 @@ impl Filesystem for Tree {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _in_row = self.in_row();
         let Some(open) = self.open.get(handle) else { return reply.error(Errno::EBADF) };
         open.read(offset, size, |read| match read {
             Ok(bytes) => reply.data(bytes),
@@ -294,6 +310,7 @@ impl Filesystem for Tree {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _in_row = self.in_row();
         let Some(open) = self.open.get(handle) else { return reply.error(Errno::EBADF) };
         let bytes = data.len() as u32;
         match open.write(data) {
@@ -320,6 +337,7 @@ impl Filesystem for Tree {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        let _in_row = self.in_row();
         self.watch.forget(handle);
         drop(self.open.remove(handle));
         reply.ok();
