@@ -266,8 +266,16 @@ fn history_grows_by_a_sample_each_second() {
     let paths: Vec<&str> =
         all["groups"].as_array().unwrap().iter().map(|group| group["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/", "/a b", "/memgroup-serve"]);
-    assert_eq!(fixture.unix().get("/v1/history?group=/x").code(), "no_such_group");
     assert_eq!(fixture.unix().get("/v1/history?groups=/x").code(), "invalid_query");
+}
+
+#[test]
+fn tells_a_group_without_a_history_from_one_that_does_not_exist() {
+    let fixture = Fixture::with(|serve| serve.history_groups(0));
+    let code = |group: &str| fixture.unix().get(&format!("/v1/history?group={group}")).code();
+    assert_eq!(code("/memgroup-serve"), "no_history");
+    assert_eq!(code("/memgroup-serve&group=/x"), "no_such_group");
+    assert_eq!(code("x"), "invalid_path");
 }
 
 #[test]
@@ -359,7 +367,6 @@ fn names_break_no_answer() {
             (client.send("POST", &format!("/v1/groups/{url}"), name.as_bytes()), "invalid_settings"),
             (client.send("DELETE", "/v1/groups/none", b""), "no_such_group"),
             (client.get(&format!("/v1/groups/{url}/none")), "no_such_group"),
-            (client.get(&format!("/v1/history?group=/{url}")), "no_history"),
             (client.get(&format!("/v1/history?group=/none{url}")), "no_such_group"),
             (client.get(&format!("/v1/history?group={url}")), "invalid_path"),
             (client.get(&format!("/v1/table?{url}=1")), "invalid_query"),
