@@ -1,44 +1,98 @@
 //! Row: programs send several requests in a row, such as those of `cat`. After an answer the thread looks for the next request for a while, because
 //! the system needs longer to wake it.
+//!
+//! - R1. As many looks may find nothing as find a request, and more in a hundredth of the time. So a client that lets each look go by makes the
+//!   thread waste no more than that.
+//! - R2. The thread does not look where other threads want its CPU. There it has to sleep: the system wakes it soon, and a reader on that CPU can run.
 
+use std::hint;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+/// A microsecond; times are in nanoseconds.
+const US: i64 = 1000;
+
 /// For how long the thread looks. Within less, a reader wakes and sends its next request.
-const LOOKS_FOR: Duration = Duration::from_micros(50);
+const LOOK: i64 = 50 * US;
 
 /// The longest time between two answers in a row. The thread may have slept meanwhile.
-const APART: Duration = Duration::from_micros(100);
+const APART: i64 = 100 * US;
 
-/// The requests of one connection to the kernel. A pause ends a row, so a program that asks once in a while costs no look.
+/// The most credit.
+const CREDIT_MOST: i64 = 200 * US;
+
+/// The credit of a look that found a request. It pays for one that finds none.
+const FOUND: i64 = LOOK;
+
+/// The part of all time that becomes credit.
+const CREDIT_PART: i64 = 100;
+
+/// The credit after the thread has lost its CPU: it does not look for 0.1 s.
+const LOST: i64 = -1000 * US;
+
+/// The time that looks may still waste (R1).
+#[derive(Debug)]
+struct Credit(i64);
+
+impl Credit {
+    /// Whether to look, so long after the last answer.
+    fn allows(&mut self, since: i64) -> bool {
+        self.0 = self.0.saturating_add(since / CREDIT_PART).min(CREDIT_MOST);
+        since <= APART && self.0 >= LOOK
+    }
+
+    fn looked(&mut self, took: i64, has_found: bool) {
+        self.0 = match has_found {
+            // R2.
+            _ if took > 2 * LOOK => LOST,
+            true => (self.0 + FOUND).min(CREDIT_MOST),
+            false => self.0 - took,
+        };
+    }
+}
+
+/// The requests of one connection to the kernel.
 #[derive(Debug)]
 pub(crate) struct Row {
     connection: OwnedFd,
-    answered: Mutex<Option<Instant>>,
+    last: Mutex<(Instant, Credit)>,
 }
 
 impl Row {
     pub(crate) fn new(connection: OwnedFd) -> Row {
-        Row { connection, answered: Mutex::new(None) }
+        Row { connection, last: Mutex::new((Instant::now(), Credit(CREDIT_MOST))) }
     }
 
-    /// Notes an answer. If it was one in a row, waits for the next request without sleep, and gives the CPU to threads that want it meanwhile.
+    /// Notes an answer. If it was one in a row, waits for the next request without sleep.
     fn answered(&self) {
         let now = Instant::now();
-        let before = self.answered.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
-        if before.is_none_or(|before| now - before > APART) {
-            return;
-        }
-        let mut next = [PollFd::new(&self.connection, PollFlags::IN)];
-        // An error ends it, too: the thread then meets it when it reads.
-        while matches!(poll(&mut next, Some(&Timespec::default())), Ok(0)) && now.elapsed() < LOOKS_FOR {
-            thread::yield_now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, credit) = &mut *last;
+        let since = now - std::mem::replace(before, now);
+        if credit.allows(nanos(since)) {
+            let has_found = self.look(now);
+            credit.looked(nanos(now.elapsed()), has_found);
         }
     }
+
+    fn look(&self, began: Instant) -> bool {
+        let mut next = [PollFd::new(&self.connection, PollFlags::IN)];
+        // An error is found, too: the thread then meets it when it reads.
+        while matches!(poll(&mut next, Some(&Timespec::default())), Ok(0)) {
+            if nanos(began.elapsed()) >= LOOK {
+                return false;
+            }
+            hint::spin_loop();
+        }
+        true
+    }
+}
+
+fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// An answer, which is noted when this is dropped.
@@ -47,5 +101,60 @@ pub(crate) struct Answer<'r>(pub(crate) &'r Row);
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
         self.0.answered();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CREDIT_MOST, Credit, LOOK, US};
+
+    const SECOND: i64 = 1_000_000 * US;
+
+    /// The looks that find nothing, in a second in which each request follows the last answer after `gap`.
+    fn looks(gap: i64) -> i64 {
+        let (mut credit, mut looks) = (Credit(CREDIT_MOST), 0);
+        for _ in 0..SECOND / gap {
+            if credit.allows(gap) {
+                credit.looked(LOOK, false);
+                looks += 1;
+            }
+        }
+        looks
+    }
+
+    #[test]
+    fn looks_that_find_nothing_take_a_hundredth_of_the_time() {
+        for gap in [51, 60, 99, 100] {
+            let wasted = looks(gap * US) * LOOK;
+            assert!(wasted <= SECOND / 100 + CREDIT_MOST, "gap {gap} us: {wasted} ns");
+            assert!(wasted >= SECOND / 200, "it tries again: gap {gap} us: {wasted} ns");
+        }
+        assert_eq!(looks(101 * US), 0, "no row");
+    }
+
+    #[test]
+    fn looks_after_each_answer_of_short_rows() {
+        let mut credit = Credit(CREDIT_MOST);
+        for _ in 0..1000 {
+            assert!(!credit.allows(1000 * US), "the first one");
+            for _ in 0..4 {
+                assert!(credit.allows(20 * US));
+                credit.looked(20 * US, true);
+            }
+            assert!(credit.allows(20 * US), "the last one");
+            credit.looked(LOOK, false);
+        }
+    }
+
+    #[test]
+    fn does_not_look_for_a_while_after_it_has_lost_its_cpu() {
+        let mut credit = Credit(CREDIT_MOST);
+        assert!(credit.allows(20 * US));
+        credit.looked(4000 * US, true);
+        let mut waited = 0;
+        while !credit.allows(10 * US) {
+            waited += 10;
+        }
+        assert!((100_000..110_000).contains(&waited), "{waited} us");
     }
 }
