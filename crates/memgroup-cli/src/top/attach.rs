@@ -60,6 +60,11 @@ impl Target {
             });
         };
         if let Some(host) = word.strip_prefix("http://") {
+            if let Some((host, _)) = host.split_once("/#token=") {
+                return Err(RunError::Usage(format!(
+                    "the address of the page has a token; give http://{host}, and the token with --token or in {TOKEN}"
+                )));
+            }
             let host = host.trim_end_matches('/');
             let has_port =
                 host.parse::<hyper::http::uri::Authority>().is_ok_and(|one| one.port_u16().is_some());
