@@ -28,7 +28,7 @@ function parse(text) {
 
 export class Group {
   constructor(box, title, model, api) {
-    Object.assign(this, { box, title, model, api, fields: [], size: [0, 0] });
+    Object.assign(this, { box, title, model, api, fields: [], writes: new Map(), size: [0, 0] });
     // What happened to a group that is no longer shown.
     this.told = el("p", { class: "error", role: "status", tabindex: -1 });
     this.figures = el("dl");
@@ -58,7 +58,7 @@ export class Group {
     const button = el("button", { "aria-label": "Set " + file }, "Set");
     const note = el("span", { id: "hint-" + short, class: "hint" }, hint);
     const error = el("p", { id: "error-" + short, class: "error", role: "alert" });
-    const field = { file, column, hint, input, note, error, isEdited: false, written: Promise.resolve() };
+    const field = { file, column, hint, input, note, error, isEdited: false };
     input.addEventListener("input", () => {
       field.isEdited = true;
       put(error, "");
@@ -94,18 +94,26 @@ export class Group {
     set(input, "aria-invalid", wrong ? true : null);
     if (wrong) return put(error, wrong);
     put(error, "");
-    // One write follows the other, so that the last one counts.
-    const written = field.written.then(() => this.api.write(path, file, text)).then(() => null, (problem) => problem);
-    field.written = written;
+    // One write to a file follows the other, so that the last one counts.
+    const key = `${file} of ${path}`;
+    const before = this.writes.get(key) ?? Promise.resolve();
+    const written = before.then(() => this.api.write(path, file, text)).then(() => null, (problem) => problem);
+    this.writes.set(key, written);
     const problem = await written;
-    if (problem && path !== this.path) put(this.told, `${this.told.textContent} ${file} of ${path} was not set: ${problem.message}`.trim());
-    if (path !== this.path || field.written !== written) return;
+    if (this.writes.get(key) !== written) return;
+    this.writes.delete(key);
+    if (path !== this.path) return problem && this.tellNotSet(key, problem);
     set(input, "aria-invalid", problem ? true : null);
     if (problem) return put(error, problem.message);
     // Meanwhile another text may have been begun.
     field.isEdited = input.value.trim() !== text;
     put(note, "set at " + clock(Date.now()));
     await this.api.refresh();
+  }
+
+  // Says that a file of a group that is no longer shown was not written. Without an answer, the server may have written it.
+  tellNotSet(key, { message, status }) {
+    put(this.told, `${this.told.textContent} ${key} ${status ? "was not" : "may not be"} set: ${message}.`.trim());
   }
 
   // Begins with another group.

@@ -55,7 +55,7 @@ impl Order {
                     b"" => None,
                     body => Some(serde_json::from_slice::<GroupSpec>(body).map_err(|error| {
                         let detail =
-                            format!("failed to create group {path}: the body is no JSON object of settings, such as {{\"max\":\"64M\"}}: {error}");
+                            format!("failed to create group {path}: the settings in the body are wrong, write them as {{\"max\":\"64M\"}}: {error}");
                         Problem::bad("invalid_settings", detail).group(&path)
                     })?),
                 };
@@ -138,6 +138,9 @@ pub(super) async fn act(
     let body = read_body(app, body).await?;
     conn.answering();
     let order = Order::read(act, path, &asked, &body)?;
+    if act != Act::Write {
+        check_group(&app.hierarchy, path)?;
+    }
     let Some((actions, place)) = app.actions.as_ref().and_then(|one| Some((one, one.place()?))) else {
         let detail = "other control actions are under way, such as a write to memory.reclaim; try again";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
@@ -161,6 +164,19 @@ pub(super) async fn act(
     let mut answer = Answer::new(super::TEXT, Content::Fixed(Bytes::new()));
     answer.status = result?;
     Ok(answer)
+}
+
+/// Refuses the path of a file, for an act on a group.
+fn check_group(hierarchy: &Hierarchy, path: &str) -> Result<(), Problem> {
+    let parts = parts(path)?;
+    let Some((group, file)) = parts.group_and_file() else { return Ok(()) };
+    if hierarchy.files().iter().all(|one| one.name != file) {
+        return Ok(());
+    }
+    let detail = format!(
+        "{file} is a file of group {group}: PUT writes it; a slash at the end of the path means a group"
+    );
+    Err(Problem::bad("names_a_file", detail).group(&group).file(file))
 }
 
 fn in_group<T>(group: &Group, act: impl FnOnce() -> T) -> T {

@@ -78,13 +78,14 @@ fn makes_and_removes_groups() {
     assert_eq!(send("POST", "/v1/groups/t/a%20b", "{\"max\": \"8M\", \"weight\": 3}").status, 201);
     let group = fixture.hierarchy.lookup("/t/a b").unwrap();
     assert_eq!((group.max(), group.weight()), (Some(8 << 20), 3));
-    assert_eq!(send("POST", "/v1/groups/t/memory.max", "").status, 201, "a name may be that of a file");
+    assert_eq!(send("POST", "/v1/groups/t/memory.max/", "").status, 201, "a name may be that of a file");
     for (path, body, status, code) in [
         ("/t", "", 409, "group_exists"),
         ("/x/y", "", 404, "no_such_group"),
         ("", "", 409, "group_is_root"),
         ("/t/..", "", 400, "invalid_name"),
         ("/t/%00", "", 400, "invalid_name"),
+        ("/t/memory.max", "", 400, "names_a_file"),
         ("/t//x", "", 400, "invalid_path"),
         ("/t/%2f", "", 400, "invalid_path"),
         ("/t/n", "max=8M", 400, "invalid_settings"),
@@ -103,7 +104,8 @@ fn makes_and_removes_groups() {
     assert_eq!((reply.status, reply.code().as_str()), (409, "group_has_children"));
     assert!(reply.json()["detail"].as_str().unwrap().contains("?recursive=true"));
     assert_eq!(send("DELETE", "/v1/groups/t?recursive=perhaps", "").code(), "invalid_query");
-    assert_eq!(send("DELETE", "/v1/groups/t/memory.max", "").status, 204, "the group of this name");
+    assert_eq!(send("DELETE", "/v1/groups/t/memory.max", "").code(), "names_a_file");
+    assert_eq!(send("DELETE", "/v1/groups/t/memory.max/", "").status, 204, "the group of this name");
     assert_eq!(send("DELETE", "/v1/groups/t?recursive=true", "").status, 204);
     assert!(fixture.hierarchy.lookup("/t").is_err());
     assert_eq!(send("DELETE", "/v1/groups/t", "").code(), "no_such_group");

@@ -177,27 +177,31 @@ fn a_flood_of_entries_drives_out_the_oldest_of_its_class_only() {
         "import('/log.js').then(({ Log }) => {
             const list = document.createElement('ol');
             const log = new Log(list, document.createElement('p'));
-            const limit = unix_us => log.add('1-' + unix_us, 'limit', { unix_us, group: '/a', max: 1, usage_bytes: 7, max_bytes: 7 });
+            const limit = (group, unix_us) => log.add('1-' + unix_us, 'limit', { unix_us, group, max: 1, usage_bytes: 7, max_bytes: 7 });
             const kill = (kill, outcome) => log.add('1-' + kill, 'kill', { kill, unix_us: kill, victim: '/' + kill, requester: '/', outcome, took_us: null, usage_bytes: 7, full: '/' });
-            limit(1);
+            limit('/first', 1);
             kill(2, null);
-            const flood = [...Array(400).keys()].map(number => number + 1000);
-            for (const number of flood) {
+            for (let number = 1000; number < 1400; number += 1) {
                 log.add('1-' + number, 'group_made', { unix_us: number, group: '/' + number });
                 // It was not known at first that there was nothing to stop.
                 kill(number, null);
                 kill(number, 'idle');
+                log.add('2-' + number, 'gap', { lost: number, unix_us: number });
             }
-            // Too late to be a part of the first entry.
-            limit(20e6);
-            limit(20e6 + 1);
             const of = name => [...list.querySelectorAll('.' + name)].map(item => item.lastChild.textContent.split(/[ :]/)[0]);
             const ends = name => [of(name).length, of(name)[0], of(name).at(-1)];
-            return [of('limit'), of('kill'), ends('change'), ends('spared')];
+            const flooded = [of('limit'), of('kill'), ends('change'), ends('spared'), ends('gap')];
+            // Too late to be a part of the first entry.
+            limit('/first', 20e6);
+            for (let number = 1; number < 200; number += 1) limit('/' + number, 20e6);
+            // The first entry of the group is gone, and the second one counts on.
+            limit('/first', 20e6 + 1);
+            return [...flooded, ends('limit'), list.children.length - log.entries.size];
         })",
     );
     let kept = json!([200, "/1399", "/1200"]);
-    assert_eq!(texts, json!([["/a", "/a"], ["/2"], kept, kept]));
+    let gaps = json!([200, "1,399", "1,200"]);
+    assert_eq!(texts, json!([["/first"], ["/2"], kept, kept, gaps, [200, "/199", "/first"], 0]));
 }
 
 #[test]

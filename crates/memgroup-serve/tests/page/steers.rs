@@ -96,6 +96,7 @@ fn an_error_is_shown_beside_its_field() {
     browser.press(key::ENTER);
     until(|| tenant.max() == Some(512 << 10));
     browser.until("document.querySelector('#error-max').textContent === '' && !document.querySelector('#set-max').hasAttribute('aria-invalid')");
+    assert_eq!(browser.text("#group > .error"), "");
     // A group that is gone.
     shown.choose("/alice");
     tenant.remove().unwrap();
@@ -148,26 +149,41 @@ fn a_text_typed_for_a_removed_group_is_no_limit_of_the_one_above() {
 fn a_write_that_fails_after_another_group_was_chosen_is_told() {
     let hierarchy = hierarchy();
     let alice = hierarchy.create("/alice").unwrap();
-    hierarchy.create("/bob").unwrap();
+    let bob = hierarchy.create("/bob").unwrap();
     let shown = Shown::new(&hierarchy, CONTROL);
     let browser = &shown.browser;
     shown.choose("/alice");
-    browser.get("(window.go = null, 0)");
+    // Writes to alice wait.
+    browser.get("(window.go = [])");
     answer_with(
         browser,
         "async (path, options, real) => {
-            if (options?.method === 'PUT') await new Promise(done => (window.go = done));
+            if (options?.method === 'PUT' && path.includes('alice')) await new Promise(done => go.push(done));
             return real(path, options);
         }",
     );
+    let told = || browser.text("#group > .error");
     write(browser, "share", "7");
-    browser.until("go !== null");
+    browser.until("go.length === 1");
+    // The last write to a file counts, and is told alone.
+    write(browser, "share", "8");
     shown.choose("/bob");
-    assert_eq!(browser.text("#group > .error"), "");
+    write(browser, "share", "9");
+    until(|| bob.share() == Some(9));
+    bob.remove().unwrap();
     alice.remove().unwrap();
-    browser.get("(go(), 0)");
-    browser.until("document.querySelector('#group > .error').textContent.startsWith('memory.share of /alice was not set: ')");
-    assert_eq!(browser.text("#group-title"), "Group /bob");
+    drop(bob);
+    browser.until("document.querySelector('#group-title').textContent === 'Group /'");
+    let removed = told();
+    assert!(removed.contains("/bob was removed"), "{removed}");
+    browser.get("(go.pop()(), 0)");
+    browser.until("go.length === 1");
+    assert_eq!(told(), removed);
+    browser.get("(go.pop()(), 0)");
+    browser.until("document.querySelector('#group > .error').textContent.includes('not set')");
+    let (before, after) = (told(), "memory.share of /alice was not set: ");
+    assert!(before.starts_with(&format!("{removed} {after}")), "{before}");
+    assert_eq!(before.matches("not set").count(), 1);
     assert_eq!(browser.text("#error-share"), "");
 }
 
