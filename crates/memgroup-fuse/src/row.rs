@@ -106,9 +106,22 @@ impl Drop for Answer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CREDIT_MOST, Credit, LOOK, US};
+    use std::io::{self, Write as _};
+    use std::time::Instant;
+
+    use super::{CREDIT_MOST, Credit, LOOK, Row, US};
 
     const SECOND: i64 = 1_000_000 * US;
+
+    #[test]
+    fn a_look_ends_without_a_request() {
+        let _watched = xtask::Watchdog::over("a look at an empty pipe");
+        let (requests, mut client) = io::pipe().expect("a pipe");
+        let row = Row::new(requests.into());
+        assert!(!row.look(Instant::now()));
+        client.write_all(b"request").expect("a request");
+        assert!(row.look(Instant::now()));
+    }
 
     /// The looks that find nothing, in a second in which each request follows the last answer after `gap`.
     fn looks(gap: i64) -> i64 {
