@@ -1,7 +1,6 @@
 //! The project's own checks, which `.ci/run` calls, and two helpers of its tests: the watchdog, and the corpus of inputs. They need no crate but the standard library.
 //!
 //! ```text
-//! cargo run -p xtask -- words     words that `words.txt` limits, in comments and pages
 //! cargo run -p xtask -- lines     production lines of each crate
 //! cargo run -p xtask -- layers    imports against the orders of `layers.txt`
 //! ```
@@ -11,7 +10,6 @@ pub mod layers;
 pub mod lines;
 mod source;
 mod watchdog;
-pub mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};

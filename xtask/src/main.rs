@@ -1,17 +1,13 @@
-//! Runs one of the project's checks: `cargo run -p xtask -- words`.
+//! Runs one of the project's checks: `cargo run -p xtask -- layers`.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use xtask::words::Words;
 use xtask::{Result, layers, lines};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHECK
 
-words           count the banned words, and fail where there are more than words.txt allows
-words --list    print each of them with its file and line
-words --lower   write the counts that fell into words.txt
 lines           print the production lines of each crate
 layers          print each crate's order or cycles, and fail on an import against an order
 layers --list   print each import within a cycle, too";
@@ -36,16 +32,6 @@ fn main() -> ExitCode {
 /// Runs the check that the arguments name, and returns the faults that it found.
 fn run(root: &Path, arguments: &[&str]) -> Result<Vec<String>> {
     match arguments {
-        ["words", option @ ..] => {
-            let words = Words::read(root)?;
-            match option {
-                [] => println!("{}", words.table()),
-                ["--list"] => println!("{}", words.list().join("\n")),
-                ["--lower"] => words.lower(root)?,
-                _ => return Err(USAGE.to_owned()),
-            }
-            Ok(words.excesses())
-        }
         ["lines"] => {
             println!("{}", lines::table(root)?);
             Ok(Vec::new())

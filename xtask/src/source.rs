@@ -1,7 +1,6 @@
 //! Rust sources as tokens with line numbers, and the parts of them that a production build compiles.
 //!
-//! A parser of the whole language would drop ordinary comments, which `words` reads. It would not look into the
-//! arguments of macros, where `layers` finds paths.
+//! A parser of the whole language would not look into the arguments of macros, where `layers` finds paths.
 
 use std::path::{Path, PathBuf};
 
