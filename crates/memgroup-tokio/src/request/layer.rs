@@ -46,7 +46,11 @@ use crate::tasks::Tasks;
 /// A charge that the handler makes itself fails in the handler. [`RequestGroup::refuse`] makes the answer. After the handler has returned, a kill ends no
 /// body that is still being sent.
 ///
+/// The tenant must come from what the server has verified, and its group must exist already. A function that creates a group for each name it is
+/// given lets a client create as many groups as it likes; one that takes a path lets it name a group that is no tenant's.
+///
 /// ```
+/// use http::request::Parts;
 /// use http::{Request, Response, StatusCode};
 /// use http_body_util::Full;
 /// # use bytes::Bytes;
@@ -68,26 +72,38 @@ use crate::tasks::Tasks;
 /// #     }
 /// # }
 ///
+/// /// The user whom a layer outside of this one has authenticated.
+/// #[derive(Clone)]
+/// struct User(String);
+///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-/// let tenants = hierarchy.clone();
-/// let layer = RequestGroups::new(move |head: &http::request::Parts| {
-///     let name = head.headers.get("tenant").and_then(|name| name.to_str().ok()).ok_or(StatusCode::UNAUTHORIZED)?;
-///     tenants.get_or_create(&format!("/{name}")).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
+/// // The operator creates the tenants' groups; a request never does.
+/// let tenants = hierarchy.create("/tenants").unwrap();
+/// let alice = tenants.create("alice").unwrap();
+///
+/// let layer = RequestGroups::new(move |head: &Parts| {
+///     let User(name) = head.extensions.get().ok_or(StatusCode::UNAUTHORIZED)?;
+///     // `child` takes a name and no path, so it finds tenants and nothing below or beside them.
+///     tenants.child(name).ok_or(StatusCode::FORBIDDEN)
 /// });
 /// let mut service = layer.request_max(1 << 20).body_max(64 << 10).layer(Echo);
+/// let request = |user: &str, body: Vec<u8>| {
+///     Request::builder().extension(User(user.to_owned())).body(Full::<Bytes>::from(body)).unwrap()
+/// };
 ///
-/// let request = Request::builder().header("tenant", "alice").body(Full::<Bytes>::from("hello")).unwrap();
-/// let response = service.call(request).await.unwrap();
+/// let response = service.call(request("alice", b"hello".to_vec())).await.unwrap();
 /// assert_eq!(response.status(), StatusCode::OK);
-/// let alice = hierarchy.lookup("/alice").unwrap();
 /// assert_eq!(alice.children().len(), 1, "until the body was sent");
 /// drop(response);
 /// assert_eq!((alice.children().len(), alice.usage_exact()), (0, 0));
 ///
-/// let large = Request::builder().header("tenant", "alice").body(Full::<Bytes>::from(vec![0; 65 << 10])).unwrap();
-/// assert_eq!(service.call(large).await.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
+/// let large = service.call(request("alice", vec![0; 65 << 10])).await.unwrap();
+/// assert_eq!(large.status(), StatusCode::PAYLOAD_TOO_LARGE);
+/// for stranger in ["eve", "alice/request-7", "../memgroup-serve"] {
+///     assert_eq!(service.call(request(stranger, vec![])).await.unwrap().status(), StatusCode::FORBIDDEN);
+/// }
 /// # }
 /// ```
 #[derive(Clone)]
