@@ -1,4 +1,5 @@
-//! The project's own checks, which `.ci/run` calls, and two helpers of its tests: the watchdog, and the corpus of inputs. They need no crate but the standard library.
+//! The project's own checks, which `.ci/run` calls, and helpers of its tests: the watchdog, the corpus of inputs, and the sweep of refusals. They
+//! need no crate but the standard library.
 //!
 //! ```text
 //! cargo run -p xtask -- lines     production lines of each crate
@@ -9,6 +10,7 @@ pub mod corpus;
 pub mod layers;
 pub mod lines;
 mod source;
+pub mod sweep;
 mod watchdog;
 
 use std::fs;

@@ -6,7 +6,7 @@
 
 use memgroup_sync::interleave;
 
-use crate::base::effort::{Effort, Means};
+use crate::base::effort::{Effort, Means, Poll};
 use crate::base::mutation::{self, Mutation};
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::charge::{evict, refill};
@@ -52,7 +52,9 @@ pub(crate) fn charge_in_slot(
         }
     }
     node.count_exact();
-    fault_injection::draw(node, bytes)?;
+    if means.poll != Poll::Again {
+        fault_injection::draw(node, bytes)?;
+    }
     if !node.shared().has_stock() {
         return charge_slow_path(node, Ask { means, ..Ask::exact(bytes, Until::Top) });
     }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::control::release::POOL;
-use crate::control::share;
+use crate::control::{fault_injection, share};
 use crate::lifecycle::{maintenance, residence};
 use crate::state::config::{Config, ConfigError};
 use crate::stock::drain;
@@ -31,7 +31,7 @@ fn make_hierarchy(config: Config) -> Result<&'static Shared, ConfigError> {
     let shared: &'static Shared = memgroup_sync::keep(Box::new(Shared::new(config)?));
     // The parts that a charge may need, and may not allocate.
     let _ = (shared.subscribers(), shared.shrinkers(), shared.waits(), shared.wait_queue());
-    let _ = (shared.protected(), shared.victims(), shared.upkeep());
+    let _ = (shared.protected(), shared.victims(), shared.upkeep(), shared.injections());
     Ok(shared)
 }
 
@@ -145,6 +145,7 @@ impl Shared {
         begin(node, up, parent, tree.depth(id));
         self.made(parent).gain_child();
         share::created(tree, node);
+        fault_injection::created(tree, node);
         node.pin();
         Ok(node)
     }

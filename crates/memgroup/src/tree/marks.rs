@@ -3,8 +3,7 @@
 //! One word in a line of the node that a charge reads anyway. For most groups it is 0. Then no `min` or `low` is set here or right below, the group
 //! has no fair share and gives none, no kill waits for its usage to fall, and no failure is injected.
 //!
-//! - I1. Marks of settings change under the tree lock, the mark of a kill under the lock of `oom::victims`. The one injection that is in force
-//!   changes the mark of injected failures.
+//! - I1. Marks of settings and the mark of injected failures change under the tree lock, the mark of a kill under the lock of `oom::victims`.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 use memgroup_sync::erasable;
@@ -83,7 +82,7 @@ impl Marks {
         self.bits.load(Ordering::Relaxed) & (PROTECTED | WATCHED | WEIGHED) != 0
     }
 
-    /// Whether charges of the group are made to fail at random.
+    /// Whether charges of the group draw for an injected failure.
     #[inline(always)]
     pub(crate) fn has_injection(&self) -> bool {
         // ORDERING: Relaxed; an injection promises nothing for charges under way.

@@ -125,8 +125,7 @@ impl Drop for StockBypass {
     fn drop(&mut self) {
         // ORDERING: AcqRel; the last one to end stores after all others have: else one's 0 could stay for ever.
         if self.node.bypasses.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // ORDERING: Relaxed; as in `bypass_stock`.
-            self.node.stock_charge_max.store(self.node.shared().stock_charge_max(), Ordering::Relaxed);
+            self.node.use_stock();
         }
     }
 }
@@ -352,6 +351,25 @@ impl Node {
         StockBypass { node: self }
     }
 
+    /// Has the charges of the group draw for a failure, and bypass the stock, or no longer. The caller holds the tree lock.
+    pub(crate) fn inject(&self, is_on: bool) {
+        self.marks.set_injection(is_on);
+        // ORDERING: Relaxed, both; as in `bypass_stock`.
+        if is_on {
+            self.stock_charge_max.store(0, Ordering::Relaxed);
+        } else if self.bypasses.load(Ordering::Relaxed) == 0 {
+            self.use_stock();
+        }
+    }
+
+    /// Has the stock used again. The caller has found no bypass.
+    fn use_stock(&self) {
+        if !self.marks.has_injection() {
+            // ORDERING: Relaxed; as in `bypass_stock`.
+            self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
+        }
+    }
+
     /// The group's stock was evicted, or it can have none now: its next charges go to the counters. Else groups that are too many for the budget would evict each
     /// other's stocks at each charge.
     pub(crate) fn back_off(&self, charges: u32) {
@@ -373,8 +391,7 @@ impl Node {
             self.counter.backing_off().store(left - 1, Ordering::Relaxed);
             // ORDERING: as above.
             if left == 1 && self.bypasses.load(Ordering::Relaxed) == 0 {
-                // ORDERING: as above.
-                self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
+                self.use_stock();
             }
         }
     }
