@@ -332,11 +332,14 @@ mod tests {
             (TCP, "Bearer", Read, Err("wrong_token")),
             (OWNER, "", Read, Ok(Read)),
             (OWNER, "", Control, Err("no_right")),
+            (OWNER, &read, Read, Ok(Read)),
+            (OWNER, &read, Control, Err("no_right")),
             (OWNER, &control, Control, Ok(Control)),
             (OWNER, "Bearer wrong", Read, Err("wrong_token")),
             (STRANGER, "", Nothing, Ok(Nothing)),
             (STRANGER, "", Read, Err("no_right")),
             (STRANGER, &read, Read, Ok(Read)),
+            (STRANGER, &read, Control, Err("no_right")),
         ];
         for (peer, header, needed, expected) in cases {
             let host = ("host", if matches!(peer, Peer::Tcp(_)) { "localhost:9191" } else { "localhost" });

@@ -1,25 +1,36 @@
 //! Actions: the threads on which control actions run.
 //!
-//! - I1. These threads have the niceness of the program. An action takes locks of the engine, and a thread that waits for its turn on a CPU with a lock held
-//!   would stop the tenants. A thread gets the niceness of the thread that starts it, and may not lower it. So a starter from before the server's thread
-//!   raised its own starts them.
+//! - I1. All threads are started with the server. A program that cannot start one more thread, because a tenant uses them up, is one in which
+//!   an operator needs control most.
+//! - I2. These threads have the niceness of the program. An action takes locks of the engine, and a thread that waits for its turn on a CPU with a lock
+//!   held would stop the tenants. A thread gets the niceness of the thread that starts it and may not lower it, so the server starts them before it raises
+//!   its own.
 
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// The most actions at one time: each has a thread while it lasts.
+/// The number of threads, and so the most actions at one time.
 pub(crate) const MOST: usize = 4;
+
+/// How long a stop waits for actions that are under way.
+const LAST: Duration = Duration::from_secs(5);
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// The way to the starter. Without it the starter ends.
+/// The threads. Dropping it ends them, and waits up to [`LAST`] for actions that are under way.
 #[derive(Debug)]
 pub(crate) struct Actions {
-    to: mpsc::Sender<Action>,
+    /// `None` at the end.
+    to: Option<mpsc::Sender<Action>>,
     places: Arc<Semaphore>,
+    threads: Vec<JoinHandle<()>>,
+    /// Disconnected when the last thread has ended.
+    ended: Mutex<mpsc::Receiver<()>>,
 }
 
 /// A place for an action.
@@ -27,12 +38,27 @@ pub(crate) struct Actions {
 pub(crate) struct Place(OwnedSemaphorePermit);
 
 impl Actions {
-    /// Starts the starter, with the niceness of the calling thread. Threads end with the runtime.
-    pub(crate) fn start(runtime: Handle) -> io::Result<Actions> {
+    /// Starts the threads, with the niceness of the calling thread.
+    pub(crate) fn start() -> io::Result<Actions> {
         let (to, actions) = mpsc::channel::<Action>();
-        let start = move || actions.into_iter().for_each(|action| drop(runtime.spawn_blocking(action)));
-        std::thread::Builder::new().name("memgroup-start".to_owned()).spawn(start)?;
-        Ok(Actions { to, places: Arc::new(Semaphore::new(MOST)) })
+        let (alive, ended) = mpsc::channel();
+        let places = Arc::new(Semaphore::new(MOST));
+        let mut started = Actions { to: Some(to), places, threads: Vec::new(), ended: Mutex::new(ended) };
+        let actions = Arc::new(Mutex::new(actions));
+        for alive in std::iter::repeat_n(alive, MOST) {
+            let actions = Arc::clone(&actions);
+            let run = move || {
+                let _alive: mpsc::Sender<()> = alive;
+                let next = || actions.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                while let Ok(action) = next() {
+                    // A panic is the action's: its client is told when the action's sender is dropped.
+                    let _panicked = catch_unwind(AssertUnwindSafe(action));
+                }
+            };
+            // After an error, those that were started end when `started` is dropped.
+            started.threads.push(thread::Builder::new().name("memgroup-act".to_owned()).spawn(run)?);
+        }
+        Ok(started)
     }
 
     /// `None` if there are [`MOST`] actions.
@@ -53,8 +79,19 @@ impl Actions {
             // The client may be gone.
             let _told = tell.send(value);
         };
-        self.to.send(Box::new(action)).ok()?;
+        self.to.as_ref()?.send(Box::new(action)).ok()?;
         told.await.ok()
+    }
+}
+
+impl Drop for Actions {
+    fn drop(&mut self) {
+        self.to = None;
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Err(mpsc::RecvTimeoutError::Disconnected) = ended.recv_timeout(LAST) {
+            self.threads.drain(..).for_each(|thread| _ = thread.join());
+        }
+        // Else an action hangs in code of the program, and its thread is left to it.
     }
 }
 
@@ -65,7 +102,7 @@ mod tests {
     #[test]
     fn actions_that_panic_give_their_places_back() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let actions = Actions::start(runtime.handle().clone()).unwrap();
+        let actions = Actions::start().unwrap();
         // Each waits for a place. The one before gives its place back while it unwinds.
         let place = || std::iter::repeat_with(|| actions.place()).flatten().next().unwrap();
         for _ in 0..3 * MOST {
@@ -74,5 +111,27 @@ mod tests {
             assert_eq!(panicked, None);
         }
         assert_eq!(runtime.block_on(actions.run(place(), || 5)), Some(5));
+    }
+
+    #[test]
+    fn a_drop_waits_for_actions_that_are_under_way() {
+        let (begun, is_begun) = mpsc::channel();
+        let (release, is_released) = mpsc::channel::<()>();
+        let (done, is_done) = mpsc::channel();
+        let actions = Actions::start().unwrap();
+        let act = move || {
+            begun.send(()).unwrap();
+            is_released.recv().unwrap();
+            done.send(()).unwrap();
+        };
+        let mut run = Box::pin(actions.run(actions.place().unwrap(), act));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(run.as_mut().poll(&mut context).is_pending());
+        drop(run);
+        is_begun.recv().unwrap();
+        let waits = thread::spawn(move || release.send(()).unwrap());
+        drop(actions);
+        is_done.try_recv().expect("the action was waited for");
+        waits.join().unwrap();
     }
 }

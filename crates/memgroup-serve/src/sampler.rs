@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use memgroup::Group;
+use memgroup::{ChargeError, Group};
 use tokio::time::MissedTickBehavior;
 
 use crate::app::App;
@@ -28,8 +28,8 @@ const GROUPS_A_PIECE: usize = 32;
 /// How much longer than a look at all groups the pause after it is.
 const PAUSE: u32 = 20;
 
-/// The state of the task.
-struct Sampler {
+/// The task.
+pub(crate) struct Sampler {
     app: Arc<App>,
     groups: Groups,
     kills: Kills,
@@ -44,42 +44,44 @@ struct Sampler {
     not_before: Instant,
 }
 
-/// Looks at the tree until the server is stopped.
-pub(crate) async fn run(app: Arc<App>) {
-    let Ok(charge) = app.account.empty() else { return };
-    let root = app.hierarchy.root();
-    let mut sampler = Sampler {
-        groups: Groups::new(charge),
-        kills: Kills::default(),
-        #[cfg(feature = "tracing")]
-        log: Log::new(&app.hierarchy),
-        #[cfg(feature = "metrics")]
-        facade: Facade::default(),
-        events: root.events(),
-        root,
-        not_before: Instant::now(),
-        app,
-    };
-    sampler.begin();
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut number = 0_u32;
-    let mut is_due = false;
-    loop {
-        ticks.tick().await;
-        is_due |= number.is_multiple_of(SAMPLE);
-        number = number.wrapping_add(1);
-        let events = sampler.root.events();
-        if Instant::now() < sampler.not_before || !(is_due || events != sampler.events) {
-            continue;
-        }
-        let app = Arc::clone(&sampler.app);
-        app.pace.exempt(|| sampler.look(events, is_due));
-        is_due = false;
-    }
-}
-
 impl Sampler {
+    pub(crate) fn new(app: &Arc<App>) -> Result<Sampler, ChargeError> {
+        let root = app.hierarchy.root();
+        Ok(Sampler {
+            groups: Groups::new(app.account.empty()?),
+            kills: Kills::default(),
+            #[cfg(feature = "tracing")]
+            log: Log::new(&app.hierarchy),
+            #[cfg(feature = "metrics")]
+            facade: Facade::default(),
+            events: root.events(),
+            root,
+            not_before: Instant::now(),
+            app: Arc::clone(app),
+        })
+    }
+
+    /// Looks at the tree until the server is stopped.
+    pub(crate) async fn run(mut self) {
+        self.begin();
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut number = 0_u32;
+        let mut is_due = false;
+        loop {
+            ticks.tick().await;
+            is_due |= number.is_multiple_of(SAMPLE);
+            number = number.wrapping_add(1);
+            let events = self.root.events();
+            if Instant::now() < self.not_before || !(is_due || events != self.events) {
+                continue;
+            }
+            let app = Arc::clone(&self.app);
+            app.pace.exempt(|| self.look(events, is_due));
+            is_due = false;
+        }
+    }
+
     /// Takes note of all that happened before.
     fn begin(&mut self) {
         self.kills.begin(&self.app.hierarchy.kills());

@@ -27,16 +27,13 @@ use crate::app::App;
 use crate::config::Serve;
 use crate::conn::{Conn, Tracked};
 use crate::listen::{self, ListenError, Socket};
-use crate::sampler;
+use crate::sampler::Sampler;
 use crate::token::Token;
 
 /// The most bytes of the head of a request, and of an answer that wait in a connection.
 const BUFFER: usize = 16 << 10;
 /// The most headers of a request.
 const HEADERS: usize = 64;
-/// How long a stop waits for control actions that are under way.
-const LAST: Duration = Duration::from_secs(5);
-
 /// The reason why a server was not started.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -122,8 +119,12 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
         Ok((runtime, listeners, actions)) => {
             let (address, socket) = (listeners.address(), listeners.socket());
             let access = Access::new(&serve, address);
-            let app = match App::new(hierarchy, serve, account, access, actions) {
-                Ok(app) => Arc::new(app),
+            let made = App::new(hierarchy, serve, account, access, actions).and_then(|app| {
+                let app = Arc::new(app);
+                Sampler::new(&app).map(|sampler| (app, sampler))
+            });
+            let (app, sampler) = match made {
+                Ok(made) => made,
                 Err(error) => {
                     let _told = tell.send(Err(StartError::Memory(error.to_string())));
                     return;
@@ -132,8 +133,9 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
             // The caller waits for this.
             let _told = tell.send(Ok((address, socket)));
             let group = app.account.group.clone();
-            runtime.block_on(listeners.run(app, stopped).in_group(&group));
-            runtime.shutdown_timeout(LAST);
+            runtime.block_on(listeners.run(app, sampler, stopped).in_group(&group));
+            // With its tasks go the connections, and then the threads of control actions.
+            drop(runtime);
         }
         Err(error) => {
             let _told = tell.send(Err(error));
@@ -157,15 +159,16 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     }
 }
 
-/// Binds the listeners, starts the thread for control actions, and then lowers the priority of this thread.
+/// Binds the listeners, starts the threads for control actions, and then lowers the priority of this thread.
 fn bind(
     serve: &Serve,
     niceness: i32,
 ) -> Result<(tokio::runtime::Runtime, Listeners, Option<Actions>), StartError> {
     let (runtime, listeners) = Listeners::bind(serve)?;
     let has_control = serve.control_unix || serve.control_token.is_some();
-    let actions = has_control.then(|| Actions::start(runtime.handle().clone())).transpose();
-    let actions = actions.map_err(|error| StartError::Io("start a thread".to_owned(), error))?;
+    let actions = has_control.then(Actions::start).transpose();
+    let actions =
+        actions.map_err(|error| StartError::Io("start the threads of control actions".to_owned(), error))?;
     be_nice(niceness);
     Ok((runtime, listeners, actions))
 }
@@ -242,8 +245,6 @@ impl Listeners {
         let tcp = serve.tcp.map(|address| listen::tcp(address, serve.beyond_loopback)).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(crate::actions::MOST)
-            .thread_name("memgroup-act")
             .build()
             .map_err(doing("start a runtime"))?;
         let entered = runtime.enter();
@@ -270,7 +271,7 @@ impl Listeners {
     }
 
     /// Accepts connections until the server is stopped.
-    async fn run(self, app: Arc<App>, mut stopped: watch::Receiver<bool>) {
+    async fn run(self, app: Arc<App>, sampler: Sampler, mut stopped: watch::Receiver<bool>) {
         let until = stopped.clone();
         let serve = async {
             loop {
@@ -286,7 +287,7 @@ impl Listeners {
                 }
             }
         };
-        tokio::spawn(sampler::run(Arc::clone(&app)).in_group(&app.account.group));
+        tokio::spawn(sampler.run().in_group(&app.account.group));
         tokio::select! {
             () = serve => {}
             // The sender lives as long as the server.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body as _, Incoming};
-use memgroup::{FileProblem, Group, GroupSpec, Hierarchy, scope};
+use memgroup::{ApplyError, FileProblem, Group, GroupSpec, Hierarchy, scope};
 
 use super::{Answer, Content};
 use crate::access::Peer;
@@ -87,15 +87,7 @@ impl Order {
                 Ok(StatusCode::NO_CONTENT)
             }
             Order::Create { path, settings, .. } => {
-                let group = hierarchy.create(path)?;
-                if let Some(settings) = settings {
-                    group.apply(settings).map_err(|error| {
-                        // Nothing is left of an order that was not carried out.
-                        let _gone = group.remove();
-                        Problem::new(StatusCode::CONFLICT, "not_applied", format!("failed to {error}"))
-                            .group(path)
-                    })?;
-                }
+                create(hierarchy, path, |group| settings.iter().try_for_each(|spec| group.apply(spec)))?;
                 Ok(StatusCode::CREATED)
             }
             Order::Remove { path, .. }
@@ -118,6 +110,20 @@ impl Order {
             }
         }
     }
+}
+
+/// Creates a group and applies its settings. If they cannot be applied, the group is removed again, so that none is left without its limit.
+fn create(
+    hierarchy: &Hierarchy,
+    path: &str,
+    apply: impl FnOnce(&Group) -> Result<(), ApplyError>,
+) -> Result<(), Problem> {
+    let group = hierarchy.create(path)?;
+    apply(&group).map_err(|error| {
+        // An error here is that another thread has removed it, or has created a group below it.
+        let _gone = group.remove();
+        Problem::new(StatusCode::CONFLICT, "not_applied", format!("failed to {error}")).group(path)
+    })
 }
 
 /// The names of the files that can be written.
@@ -246,6 +252,25 @@ mod tests {
         let order = |is_recursive| Ok(Order::Remove { path: "/t".to_owned(), is_recursive });
         assert_eq!([remove("true"), remove("false")], [order(true), order(false)]);
         assert_eq!(remove("1"), Err("invalid_query"));
+    }
+
+    #[test]
+    fn a_group_whose_settings_cannot_be_applied_is_not_left() {
+        let hierarchy = Hierarchy::new(memgroup::Config::new()).unwrap();
+        let problem = create(&hierarchy, "/t", |group| {
+            group.set_max(4096).unwrap();
+            // Only a wrong value is refused while the group is there.
+            group.set_weight(0).map_err(ApplyError::from)
+        });
+        let problem = problem.unwrap_err();
+        assert_eq!((problem.status, problem.code), (StatusCode::CONFLICT, "not_applied"));
+        assert_eq!(problem.group.as_deref(), Some("/t"));
+        assert!(hierarchy.lookup("/t").is_err(), "{}", problem.detail);
+        create(&hierarchy, "/t", |_| Ok(())).unwrap();
+        assert_eq!(
+            create(&hierarchy, "/t", |_| panic!("there is a group")).unwrap_err().code,
+            "group_exists"
+        );
     }
 
     proptest! {

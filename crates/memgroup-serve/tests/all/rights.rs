@@ -29,6 +29,7 @@ const KINDS: &[Kind] = &[
     kind("TCP, reading", Right::Read, "no_right", |f| f.tcp().token(READ)),
     kind("TCP, control", Right::Control, "", |f| f.tcp().token(CONTROL)),
     kind("Unix", Right::Read, "no_right", |f| f.unix()),
+    kind("Unix, reading by token", Right::Read, "no_right", |f| f.unix().token(READ)),
     kind("Unix, control by token", Right::Control, "", |f| f.unix().token(CONTROL)),
     foreign("wrong token", "wrong_token", |f| f.tcp().token("token-for-nothing")),
     foreign("wrong token on the Unix socket", "wrong_token", |f| f.unix().token("token-for-nothing")),
