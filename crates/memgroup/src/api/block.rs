@@ -70,6 +70,9 @@ pub fn allocates_inside() -> bool {
 /// It is one load while [no block](is_over) of the thread was charged beyond a limit. Else the engine makes room, as it does for a charge of
 /// one byte more: it takes prepaid bytes, asks shrinkers, and stops victims, on this thread. Without a current group it is `Ok`.
 ///
+/// A group above that only its other groups have filled is no reason to stop. If the group right below it uses no more than its even
+/// [share](crate::Group::set_share) there, or its own [`min`](crate::Group::set_min), the checkpoint passes that level.
+///
 /// # Errors
 /// The group, or one above, is still above its limit. The next call asks again.
 ///

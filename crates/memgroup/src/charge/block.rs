@@ -7,6 +7,7 @@ use crate::charge::charge::Charge;
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::control::{aftermath, high, over_limit};
 use crate::counter::chain::{self, Climb, Refused, Until};
+use crate::observe::wait::charges::Want;
 use crate::state::counter::Verdict;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
@@ -173,15 +174,11 @@ pub fn is_over() -> bool {
     IS_RAISED.get()
 }
 
-/// Asks for room in the group: the bytes that it exceeds its limits by, and one more.
+/// Asks for room in the group: the bytes that it exceeds its limits by, and one more. A level that is full because of other groups is no reason to refuse
+/// (`share::own_excess`).
 pub(crate) fn checkpoint(node: &'static Node, means: Means) -> Result<(), ChargeError> {
     IS_RAISED.set(false);
     over_limit::mark_levels(node);
-    let asked = Ask { means, ..Ask::exact(1, Until::Top) };
-    let outcome = charge_slow_path(node, asked);
-    match outcome {
-        Ok(()) => aftermath::uncharge_counters(node, 1),
-        Err(_) => IS_RAISED.set(true),
-    }
-    outcome
+    let asked = Ask { means, want: Want::Checkpoint, ..Ask::exact(1, Until::Top) };
+    charge_slow_path(node, asked).inspect_err(|_| IS_RAISED.set(true))
 }

@@ -205,10 +205,10 @@ fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
             .entry(queue)
             .and_modify(|(number, attempt)| {
                 if *number != review.number {
-                    (*number, *attempt) = (review.number, OomAttempt::new(review.node));
+                    (*number, *attempt) = (review.number, OomAttempt::new(review.node, true));
                 }
             })
-            .or_insert_with(|| (review.number, OomAttempt::new(review.node)));
+            .or_insert_with(|| (review.number, OomAttempt::new(review.node, true)));
         let is_made = review.make_charge(at, attempt);
         review.end(is_made);
     }

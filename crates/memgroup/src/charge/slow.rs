@@ -134,6 +134,9 @@ fn climb(mut charge: SlowCharge) -> Result<(), ChargeError> {
         if !charge.goes_on() {
             return Err(ChargeError::of(charge.last.node, charge.last.seen, charge.ask.bytes));
         }
+        if charge.is_excused() {
+            break;
+        }
         match charge.wait() {
             Waited::Handed => break,
             Waited::Again => {}
@@ -223,7 +226,7 @@ impl SlowCharge {
         let Ask { bytes, until, .. } = self.ask;
         let outcome = match self.ask.want {
             _ if std::mem::take(&mut self.is_refused) => false,
-            Want::Charge => self.note(aftermath::try_charge(self.node, until, bytes)),
+            Want::Charge | Want::Checkpoint => self.note(aftermath::try_charge(self.node, until, bytes)),
             Want::Room => self.note(chain::look_past_dry_runs(self.node, until, bytes)),
         };
         (self.full, self.can_fit) =
@@ -303,11 +306,11 @@ impl SlowCharge {
     fn after_kill(&mut self) -> bool {
         let Ask { bytes, until, want, means, .. } = self.ask;
         if self.can_fit
-            && want == Want::Charge
+            && want != Want::Room
             && means.effort >= Effort::Stop
             && self.node.shared().victims().is_any()
         {
-            let mut attempt = OomAttempt::new(self.node);
+            let mut attempt = OomAttempt::new(self.node, means.deadline.is_some());
             self.is_charged = attempt.make_charge(until, bytes, &mut self.full);
             self.oom_counted = attempt.counted;
         }
@@ -364,7 +367,9 @@ impl SlowCharge {
     fn attempt_finally(&self) -> Result<(), Refused> {
         let Ask { bytes, until, want, .. } = self.ask;
         match want {
-            Want::Charge => aftermath::charge(self.node, bytes, Climb::to(until, Verdict::Final)),
+            Want::Charge | Want::Checkpoint => {
+                aftermath::charge(self.node, bytes, Climb::to(until, Verdict::Final))
+            }
             Want::Room => chain::look_past_dry_runs(self.node, until, bytes),
         }
     }
@@ -381,7 +386,7 @@ impl SlowCharge {
     /// Remembers the outcome of an attempt to charge the counters, or of a look for room; whether it is made, or there is room.
     fn note(&mut self, outcome: Result<(), Refused>) -> bool {
         let is_made = outcome.map_err(|refused| self.last = refused).is_ok();
-        self.is_charged = is_made && self.ask.want == Want::Charge;
+        self.is_charged = is_made && self.ask.want != Want::Room;
         is_made
     }
 
@@ -394,6 +399,17 @@ impl SlowCharge {
         if is_held_up && !is_counted && !credit::is_reclaiming() {
             event::count(node, Event::Oom);
         }
+    }
+
+    /// Whether it is a checkpoint that passes although levels above are full, because groups beside its own have the bytes.
+    /// One that does not is refused by the level at which its own group has too much.
+    fn is_excused(&mut self) -> bool {
+        if self.ask.want != Want::Checkpoint {
+            return false;
+        }
+        let own = share::own_excess(self.node);
+        self.last = own.unwrap_or(self.last);
+        own.is_none()
     }
 
     /// Waits in the queue of the level that refused, if the charge has a deadline.
@@ -417,7 +433,7 @@ impl SlowCharge {
         session.wait(&mut self.last, &mut self.ended)
     }
 
-    /// The charge is made: `high` is looked at, and bytes that were charged for a wait for room alone are given back.
+    /// The charge is made: `high` is looked at, and bytes that were charged to find out whether there is room are given back.
     fn made(&self) {
         let Ask { bytes, until, want, means, .. } = self.ask;
         match want {
@@ -425,7 +441,11 @@ impl SlowCharge {
                 high::after_charge(self.node, until, bytes, means.effort)
             }
             Want::Room if self.is_charged => aftermath::uncharge_counters(self.node, bytes),
-            Want::Charge | Want::Room => {}
+            Want::Checkpoint if self.is_charged => {
+                high::after_charge(self.node, until, bytes, means.effort);
+                aftermath::uncharge_counters(self.node, bytes);
+            }
+            Want::Charge | Want::Room | Want::Checkpoint => {}
         }
     }
 

@@ -164,7 +164,7 @@ impl WaitSession {
     }
 
     fn may_kill(&self) -> bool {
-        self.want == Want::Charge && self.node.shared().victims().is_any()
+        self.want != Want::Room && self.node.shared().victims().is_any()
     }
 
     /// The first in the queue has shrinkers asked once more, and the next victim if the one before takes too long.
@@ -177,7 +177,7 @@ impl WaitSession {
         let end = self.deadline.min(Instant::now() + node.shared().config.reclaim_patience);
         let is_made = gives && make_room(node, Until::Top, bytes, &mut over, end) == Room::Charged
             || self.may_kill() && self.kill(&mut over);
-        if is_made && self.want == Want::Room {
+        if is_made && self.want != Want::Charge {
             aftermath::uncharge_counters(node, bytes);
         }
         let was_away = waiters::with_queues(node.shared(), |queues| queues.end_review(self.place, is_made));
@@ -188,7 +188,7 @@ impl WaitSession {
 
     /// Stops a group that was not asked yet for this charge. Whether the charge is made.
     fn kill(&self, over: &mut &'static Node) -> bool {
-        let mut attempt = self.attempt.take().unwrap_or_else(|| OomAttempt::new(self.node));
+        let mut attempt = self.attempt.take().unwrap_or_else(|| OomAttempt::new(self.node, true));
         let is_made = attempt.make_charge(Until::Top, self.bytes, over);
         self.attempt.set(Some(attempt));
         is_made

@@ -70,7 +70,7 @@ fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
     let outcome = match want {
         Want::Charge => chain::charge(node, bytes, Climb::to(Until::Top, Verdict::Hint))
             .map(|charged| aftermath::tell_events(node, charged)),
-        Want::Room => chain::look_for_room(node, Until::Top, bytes),
+        Want::Room | Want::Checkpoint => chain::look_for_room(node, Until::Top, bytes),
     };
     *seen = at.counter.read();
     match outcome {

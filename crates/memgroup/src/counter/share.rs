@@ -246,6 +246,32 @@ pub(crate) fn count_own(level: &'static Node, bytes: u64) {
     }
 }
 
+/// Whether `child`, right below `level`, uses no more than its even share there or its own `min`. `false` if it has neither.
+fn is_within(level: &'static Node, child: &'static Node) -> bool {
+    let net = child.counter.usage().saturating_sub(prepaid(child));
+    match Terms::of(level, child) {
+        Some(terms) => !terms.is_beyond_even(net),
+        None => child.find_used().is_some_and(|used| used.min() > 0 && net <= used.min()),
+    }
+}
+
+/// The lowest level that has no room for one more byte of `node`, and is not full because of other groups alone. It is, where the group right below it that
+/// `node` counts in uses no more than its even share there, or its own `min`: the bytes above the limit are not those of `node`, and nothing that its work could
+/// free is owed. Prepaid bytes make no level full.
+pub(crate) fn own_excess(node: &'static Node) -> Option<Refused> {
+    let mut via: Via = None;
+    for level in chain::levels(node) {
+        let seen = Reading { reserved: left_free(level, via, 1), ..level.counter.read_with_prepaid() };
+        let is_full = seen.is_beyond_stocks(1) && (seen.offline || !seen.is_dry_run);
+        let is_of_others = !seen.offline && via.is_some_and(|(child, _)| is_within(level, child));
+        if is_full && !is_of_others {
+            return Some(refused(level, via, 1, seen));
+        }
+        via = Some((level, seen.usage.saturating_add(1)));
+    }
+    None
+}
+
 /// Finds the bytes of `level` itself, if it gives shares. Returns whether they are fewer than was known.
 pub(crate) fn recount_own(level: &'static Node) -> bool {
     let Some(used) = level.find_used().filter(|_| level.marks.is_shared()) else { return false };

@@ -1,6 +1,7 @@
 //! Out of memory: the choice of victims, hooks that misbehave, and reports.
 #![cfg(not(memgroup_loom))]
 
+mod claims;
 mod hostile;
 mod oracles;
 mod order;

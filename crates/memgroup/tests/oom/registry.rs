@@ -50,14 +50,19 @@ fn kills_a_removed_group_that_still_holds_memory() {
 }
 
 #[test]
-fn counts_a_dying_group_as_dead_when_its_hook_is_dropped() {
+fn a_group_dies_on_when_its_hook_is_dropped() {
     let (hierarchy, parent) = full(2, 100, LONG);
     let (first, second) = (Tenant::new(&parent, "first", 60), Tenant::new(&parent, "second", 40));
     let hooks = [&first, &second].map(|tenant| tenant.answers(KillAnswer::Dying));
     assert!(parent.try_charge(PAGE).is_err());
     let [hook, _second] = hooks;
     drop(hook);
+    assert_eq!(outcomes(&hierarchy), [("first".to_owned(), None)]);
+    assert!(parent.try_charge(PAGE).is_err());
+    assert_eq!((first.calls(), second.calls()), (1, 0), "its memory is on its way");
+    first.free();
     assert_eq!(outcomes(&hierarchy), [("first".to_owned(), Some(KillOutcome::Died))]);
+    let _held = parent.try_charge(60 * PAGE).unwrap();
     assert!(parent.try_charge(PAGE).is_err());
     assert_eq!((first.calls(), second.calls()), (1, 1));
 }

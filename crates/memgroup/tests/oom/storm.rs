@@ -116,8 +116,11 @@ fn storm(slots: usize, seed: u64, steps: u64) {
         assert!(counted.oom_kill > 0, "seed {seed}");
         results.into_iter().for_each(|result| result.unwrap());
     });
+    // Those of removed hooks go on for a patience.
+    while hierarchy.kills().iter().any(|kill| kill.outcome.is_none()) {
+        std::thread::yield_now();
+    }
     for kill in hierarchy.kills() {
-        assert!(kill.outcome.is_some(), "{kill:?} has an end");
         assert!(kill.outcome != Some(KillOutcome::Died) || kill.took.is_some(), "{kill:?} took some time");
     }
     for tenant in tenants.iter() {

@@ -180,3 +180,83 @@ fn a_child_with_work_that_does_not_stop_comes_after_the_others() {
     assert!(late.try_charge(10 * MIB).is_ok() && work.is_stopped());
     assert_eq!(asked(), 1, "the others of it would have been waited for one after the other");
 }
+
+/// A group with a hook that answers so, and the number of its calls.
+fn with_hook(group: &Group, answer: KillAnswer) -> (KillRegistration, Arc<AtomicU32>) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let its = Arc::clone(&asked);
+    let hook = move |_: &KillRequest<'_>| {
+        its.fetch_add(1, Ordering::Relaxed);
+        answer
+    };
+    (group.set_kill_hook(hook).unwrap(), asked)
+}
+
+#[test]
+fn a_charge_within_the_even_share_leaves_its_own_work_alone_while_a_sibling_has_time_to_give() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(93 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let [hoarder, small] = ["hoarder", "small"].map(|name| parent.create(name).unwrap());
+    let hoard = hoarder.try_charge(80 * MIB).unwrap();
+    let _held = small.try_charge(5 * MIB).unwrap();
+    assert!(small.fair_share().unwrap().even > 43 * MIB);
+    let (_hook, asked) = with_hook(&small, KillAnswer::Dying);
+    let error = small.charge_until(10 * MIB, Duration::from_millis(1)).unwrap_err();
+    assert_eq!((error.held_by(), asked.load(Ordering::Relaxed)), (Some(hoarder.id()), 0));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while parent.waiters().now == 0 {
+                std::thread::yield_now();
+            }
+            // Two more looks for a victim.
+            std::thread::sleep(Duration::from_millis(250));
+            drop(hoard);
+        });
+        assert!(small.charge_until(10 * MIB, Duration::from_secs(3600)).is_ok());
+    });
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "its own work was not to blame");
+}
+
+#[test]
+fn a_charge_within_the_even_share_leaves_its_own_work_alone_while_a_sibling_is_to_stop() {
+    let patience = Duration::from_millis(200);
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).kill_patience(patience)).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(93 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let [hoarder, small] = ["hoarder", "small"].map(|name| parent.create(name).unwrap());
+    let hoard = hoarder.try_charge(80 * MIB).unwrap();
+    let _held = small.try_charge(5 * MIB).unwrap();
+    let ((of_hoarder, told), (_of_small, asked)) =
+        (with_hook(&hoarder, KillAnswer::Dying), with_hook(&small, KillAnswer::Dying));
+    assert!(small.try_charge(10 * MIB).is_err());
+    std::thread::sleep(2 * patience);
+    for of_hoarder in [Some(of_hoarder), None] {
+        assert!(small.try_charge(10 * MIB).is_err());
+        assert_eq!((told.load(Ordering::Relaxed), asked.load(Ordering::Relaxed)), (1, 0));
+        drop(of_hoarder);
+    }
+    drop(hoard);
+    assert!(small.try_charge(10 * MIB).is_ok());
+}
+
+#[test]
+fn work_that_its_share_spares_does_not_make_up_for_a_victim_that_is_too_small() {
+    let hierarchy = exact();
+    let parent = hierarchy.create("/parent").unwrap();
+    parent.set_max(64 * MIB).unwrap();
+    parent.set_share(8).unwrap();
+    let [hoarder, spared, late] = ["hoarder", "spared", "late"].map(|name| parent.create(name).unwrap());
+    let killable = hoarder.create("killable").unwrap();
+    let _held = [hoarder.try_charge(44 * MIB).unwrap(), killable.try_charge(2 * MIB).unwrap()];
+    let _within = spared.try_charge(10 * MIB).unwrap();
+    let (_of_killable, asked) = with_hook(&killable, KillAnswer::Dying);
+    let (_of_spared, of_spared) = with_hook(&spared, KillAnswer::Dying);
+    // 8 MiB are free, and 2 could be freed.
+    assert!(late.try_charge(12 * MIB).is_err());
+    assert_eq!((asked.load(Ordering::Relaxed), of_spared.load(Ordering::Relaxed)), (0, 0), "in vain");
+    assert!(late.try_charge(10 * MIB).is_err());
+    assert_eq!((asked.load(Ordering::Relaxed), of_spared.load(Ordering::Relaxed)), (1, 0));
+}

@@ -44,6 +44,8 @@ pub(crate) struct OomAttempt {
     node: &'static Node,
     /// The charge's number.
     charge: u64,
+    /// The charge waits for room.
+    waits: bool,
     /// The level at which running out of memory was counted.
     pub(crate) counted: Option<&'static Node>,
     /// The requester's own hook was asked, and refused (I3).
@@ -51,9 +53,9 @@ pub(crate) struct OomAttempt {
 }
 
 impl OomAttempt {
-    pub(crate) fn new(node: &'static Node) -> OomAttempt {
+    pub(crate) fn new(node: &'static Node, waits: bool) -> OomAttempt {
         let charge = node.shared().victims().begin_charge();
-        OomAttempt { node, charge, counted: None, is_given_up: false }
+        OomAttempt { node, charge, waits, counted: None, is_given_up: false }
     }
 
     /// Has victims killed after `full` refused the charge and reclaim freed too little, and tries the charge again. It goes on at the
@@ -65,8 +67,8 @@ impl OomAttempt {
         if !self.node.shared().config.oom || self.is_given_up {
             return false;
         }
-        let (requester, charge) = (self.node, self.charge);
-        let control = |full| OomControl { requester, full, asked: bytes, charge };
+        let &mut OomAttempt { node: requester, charge, waits, .. } = self;
+        let control = |full| OomControl { requester, full, asked: bytes, charge, waits };
         at_refusing_levels(full, |full| self.kill_in(&control(full), until))
     }
 
@@ -183,7 +185,8 @@ mod tests {
             group.set_kill_hook(hook).unwrap()
         };
         let (node, victims) = (group.node(), hierarchy.shared().victims());
-        let control = OomControl { requester: node, full: node, asked: 1, charge: victims.begin_charge() };
+        let charge = victims.begin_charge();
+        let control = OomControl { requester: node, full: node, asked: 1, charge, waits: false };
         let first = hook();
         let chosen = victims.choose(&control, 1).expect("it has enough");
         let call = victims.begin_call(&control, &chosen, &mut 0).expect("it is the only one");

@@ -134,8 +134,9 @@ impl Hook {
 /// The registration of a group's [`KillHook`].
 ///
 /// Dropping it removes the hook without waiting. While a thread looks through kill hooks, that makes an expedited `membarrier`, which interrupts
-/// the running threads of the process. A call that has begun goes on, and drops the hook when it ends. A group that was dying by this
-/// hook counts as dead.
+/// the running threads of the process. A call that has begun goes on, and drops the hook when it ends. If the group was told to stop and still holds
+/// memory, its bytes stay claimed: no other group is stopped for them within the [patience](crate::Config::kill_patience), unless
+/// [`Group::kill_done`] reports the end or the group gets another hook.
 #[must_use = "a hook is removed when this is dropped"]
 pub struct KillRegistration {
     group: Group,

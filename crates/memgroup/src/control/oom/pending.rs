@@ -2,7 +2,12 @@
 //!
 //! - I1. A pending kill ends when half of the victim's bytes are freed, when its user reports the end, or after ten patiences. It never ends during
 //!   a call of its hook.
+//! - I2. A group that was removed frees the rest as well, because no new work begins in it. So its kill stays until it is empty, or until the patience is
+//!   over. Its [remaining](PendingKill::remaining) bytes count as bytes on their way.
+//! - I3. A kill whose hook is withdrawn goes on as a [`Claim`], by the same rules. It holds nothing: the group may be released and its node reused, which the
+//!   claim sees by the group's id.
 
+use crate::base::id::GroupId;
 use crate::control::oom::report::{KillOutcome, Records};
 use crate::control::oom::state;
 use crate::tree::node::{Node, StockBypass};
@@ -27,6 +32,8 @@ pub(crate) struct PendingKill {
     threshold: u64,
     /// Half of the bytes were freed, or the end was reported.
     pub(crate) is_dead: bool,
+    /// The end was reported: bytes that the group still has stay.
+    is_done: bool,
     /// Until the end, freed bytes bypass the victim's stock: there they would hide from the check, and the victim could charge them again.
     bypass: Option<StockBypass>,
 }
@@ -56,8 +63,29 @@ impl PendingKill {
             size,
             threshold: usage - (size - size / 2),
             is_dead: false,
+            is_done: false,
             bypass: None,
         }
+    }
+
+    /// The user reported the end of the killed work.
+    pub(crate) fn finish(&mut self) {
+        (self.is_dead, self.is_done) = (true, true);
+    }
+
+    /// Bytes that the victim is still to free, after half of them were freed (I2). Nothing after the patience.
+    pub(crate) fn remaining(&self) -> u64 {
+        let is_awaited = self.is_dead && !self.is_done && !matches!(self.stage, Stage::Overdue { .. });
+        if is_awaited { self.node.counter.usage().min(self.size) } else { 0 }
+    }
+
+    /// The claim that is left when the hook is withdrawn. `None` if nothing is on its way.
+    pub(crate) fn into_claim(self) -> Option<Claim> {
+        let is_told = matches!(self.stage, Stage::Told | Stage::Overdue { in_call: false });
+        (is_told && !self.is_done).then(|| {
+            let &PendingKill { node, since, record, size, threshold, is_dead, .. } = &self;
+            Claim { node, group: node.group_id(), since, record, size, threshold, is_dead, is_late: false }
+        })
     }
 
     /// The victim's hook is about to be called.
@@ -82,8 +110,7 @@ impl PendingKill {
 
     /// Compares the kill with the clock and with its victim's usage. Returns whether it is over.
     pub(crate) fn update(&mut self, clock: Clock, records: &mut Records) -> bool {
-        let passed = clock.now.saturating_sub(self.since);
-        let is_late = passed >= clock.patience;
+        let is_late = !clock.has_patience(self.since);
         if self.stage == Stage::Queued {
             // The thread that chose it has been in another hook of the set for so long.
             return is_late;
@@ -106,14 +133,70 @@ impl PendingKill {
         }
         records.note(self.record, self.is_dead, outcome);
         let in_call = matches!(self.stage, Stage::Asked | Stage::Overdue { in_call: true });
-        let is_given_up = passed >= clock.patience.saturating_mul(PATIENCES_MOST);
-        !in_call && (self.is_dead || is_given_up)
+        let is_given_up = clock.is_given_up(self.since);
+        let frees_on = self.remaining() > 0 && !is_late && self.node.counter.is_offline();
+        !in_call && (self.is_dead && !frees_on || is_given_up)
     }
 }
 
 impl Drop for PendingKill {
     fn drop(&mut self) {
         state::watch(self.node, None);
+    }
+}
+
+/// The bytes of a group that was told to stop, and whose hook is gone: what ran in it may still have them, on another thread.
+pub(crate) struct Claim {
+    node: &'static Node,
+    /// The group: the node may be another's by now.
+    group: GroupId,
+    since: u64,
+    record: u64,
+    size: u64,
+    threshold: u64,
+    /// Half of the bytes were freed.
+    is_dead: bool,
+    /// It has taken longer than the patience.
+    pub(crate) is_late: bool,
+}
+
+impl Claim {
+    /// For a group whose hook was withdrawn while it was in a call, which then answered that it told `size` bytes of work to stop. The caller holds the group.
+    pub(crate) fn of(node: &'static Node, since: u64, record: u64, size: u64) -> Claim {
+        let threshold = node.counter.usage().saturating_sub(size - size / 2);
+        Claim { node, group: node.group_id(), since, record, size, threshold, is_dead: false, is_late: false }
+    }
+
+    /// The group's node, while it is that group's.
+    pub(crate) fn node(&self) -> Option<&'static Node> {
+        (self.node.group_id() == self.group).then_some(self.node)
+    }
+
+    /// Bytes that are still on their way.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.node().filter(|_| !self.is_late).map_or(0, |node| node.counter.usage().min(self.size))
+    }
+
+    /// Whether no other victim may be chosen until half of the bytes are freed (`victims` I2).
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.is_dead && !self.is_late
+    }
+
+    /// Compares the claim with the clock and with the group's usage. Returns whether it is over.
+    pub(crate) fn update(&mut self, clock: Clock, records: &mut Records) -> bool {
+        let left = self.node().map_or(0, |node| node.counter.usage());
+        self.is_dead |= left <= self.threshold;
+        let is_late = !clock.has_patience(self.since);
+        let outcome =
+            if self.is_dead { Some(KillOutcome::Died) } else { is_late.then_some(KillOutcome::Overdue) };
+        records.note(self.record, self.is_dead, outcome);
+        self.is_late |= is_late;
+        left == 0 || self.is_dead && self.is_late || clock.is_given_up(self.since)
+    }
+
+    /// The end was reported, or other work has the group now.
+    pub(crate) fn finish(&self, records: &mut Records) {
+        records.note(self.record, true, Some(KillOutcome::Died));
     }
 }
 
@@ -128,5 +211,15 @@ impl Clock {
     pub(crate) fn of(shared: &'static Shared) -> Clock {
         let patience = shared.config.kill_patience.as_nanos();
         Clock { now: shared.nanos(), patience: u64::try_from(patience).unwrap_or(u64::MAX) }
+    }
+
+    /// Whether less than the patience has passed.
+    fn has_patience(self, since: u64) -> bool {
+        self.now.saturating_sub(since) < self.patience
+    }
+
+    /// Whether a victim counts as one that does not die.
+    fn is_given_up(self, since: u64) -> bool {
+        self.now.saturating_sub(since) >= self.patience.saturating_mul(PATIENCES_MOST)
     }
 }

@@ -16,7 +16,7 @@ const KEPT: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KillOutcome {
-    /// The group died in time: half of its bytes were freed, or its user [reported the end](crate::Group::kill_done), or its hook was removed.
+    /// The group died in time: half of its bytes were freed, its user [reported the end](crate::Group::kill_done), or it got another hook.
     Died,
     /// The group did not die within the [patience](crate::Config::kill_patience), or its hook did not return, and the group was skipped.
     Overdue,

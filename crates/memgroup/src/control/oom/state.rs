@@ -170,7 +170,8 @@ impl Group {
 
     /// Reports that the killed work of this group has ended, and has freed its memory. From now on the next group may be chosen.
     ///
-    /// It is for users that know of the end before usage shows it. Usage shows the end when half of the group's bytes are gone.
+    /// It is for users that know of the end before usage shows it. Usage shows the end when half of the group's bytes are gone, or all of a group
+    /// that was removed. Bytes that the group keeps are on their way no longer.
     /// Returns whether a kill of the group was pending.
     pub fn kill_done(&self) -> bool {
         self.node().shared().victims().finish(self.node())

@@ -7,6 +7,8 @@
 //!     │◀────────────────┘                 └──▶ overdue ◀───┘
 //!     │◀── Idle, Refused, Panicked ───────┘      │
 //!     └── half is freed, done, or ten patiences ──┘
+//!
+//!   told, and the hook is withdrawn ──▶ a claim: until the group is empty, or for a patience
 //! ```
 //!
 //! The choice takes one pass over the hooks of the hierarchy. For each it climbs to the next group above that has a hook. So it walks no tree, takes
@@ -22,14 +24,17 @@
 //!
 //! - I1. A group with a hook is held by it, and so are all groups above. So the nodes listed here are those groups' nodes.
 //! - I2. A pending kill blocks every full group in which its victim counts. No other group is chosen there until the kill is overdue, or has freed
-//!   half.
+//!   half. A withdrawn hook does not end it: a request's hook goes with its future, while a thread of its own may have its memory still.
 //! - I3. Each call of a hook ends in one outcome.
-//! - I4. A choice allocates nothing: the list of pending kills has room for every hook.
-//! - I5. A group is chosen only if all candidates together have the missing bytes.
+//! - I4. A choice allocates nothing: the list of pending kills has room for every hook, and so has that of claims.
+//! - I5. A group is chosen only if all candidates together have the missing bytes; and not while as many are on their way from groups that were told to
+//!   stop and were removed, or whose hooks are gone (`pending` I2, I3). A candidate that is spared for its share counts for nothing.
 //! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
 //! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as a whole.
 //! - I8. Where groups have fair shares, one above its even share is chosen, whatever the scores. Among several, one with work that was told to stop and
 //!   has not comes last: its groups would be waited for one after the other. Then the scores count, then the excess of the child right below the full group.
+//!   One within its even share is not chosen for another. It is for a charge of its own if that does not wait, no sibling can be chosen, and none is still
+//!   to stop.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
@@ -42,7 +47,7 @@ use memgroup_sync::atomic::{AtomicU32, Ordering};
 
 use crate::base::id::GroupId;
 use crate::control::oom::hook::{Hook, KillAnswer, Taken};
-use crate::control::oom::pending::{Clock, PendingKill, Stage};
+use crate::control::oom::pending::{Claim, Clock, PendingKill, Stage};
 use crate::control::oom::report::{KillOutcome, Record, Records};
 use crate::control::oom::state::{NEVER, OomState};
 use crate::counter::chain;
@@ -63,6 +68,8 @@ struct List {
     candidates: Vec<Candidate>,
     /// The groups of candidates with a pending kill.
     pending: Vec<&'static Node>,
+    /// Kills of groups whose hooks are gone.
+    claims: Vec<Claim>,
     records: Records,
     /// The last number of a hook, of a charge that looks for victims, or of a set of them.
     number: u64,
@@ -90,6 +97,8 @@ pub(crate) struct OomControl {
     pub(crate) asked: u64,
     /// The charge's number.
     pub(crate) charge: u64,
+    /// The charge waits for room: groups that cannot be stopped have time to free some.
+    pub(crate) waits: bool,
 }
 
 /// The victims that were chosen: one group, or all candidates of a unit.
@@ -107,19 +116,21 @@ pub(crate) struct Call {
     pub(crate) usage: u64,
     /// The requester is the victim, or a part of it.
     pub(crate) kills_requester: bool,
+    /// When it began, on the hierarchy's clock.
+    since: u64,
     record: u64,
-}
-
-/// The groups from `node` to `top`, both included, if charges of `node` count in `top`.
-fn levels(node: &'static Node, top: &'static Node) -> Option<impl Iterator<Item = &'static Node>> {
-    let depth = chain::levels(node).position(|level| std::ptr::eq(level, top))?;
-    Some(chain::levels(node).take(depth + 1))
 }
 
 /// Whether both count in the same group right below the full one.
 fn is_beside_requester(node: &'static Node, control: &OomControl) -> bool {
     let [own, other] = [node, control.requester].map(|node| chain::right_below(control.full, node));
     own.zip(other).is_some_and(|(own, other)| std::ptr::eq(own, other))
+}
+
+/// The groups from `node` to `top`, both included, if charges of `node` count in `top`.
+fn levels(node: &'static Node, top: &'static Node) -> Option<impl Iterator<Item = &'static Node>> {
+    let depth = chain::levels(node).position(|level| std::ptr::eq(level, top))?;
+    Some(chain::levels(node).take(depth + 1))
 }
 
 impl Candidate {
@@ -137,9 +148,9 @@ impl Candidate {
 
 impl Victims {
     pub(crate) fn new() -> Victims {
-        let (candidates, pending, records) = (Vec::new(), Vec::new(), Records::new());
-        let list = Mutex::new(List { candidates, pending, records, number: 0 });
-        Victims { hooks: AtomicU32::new(0), list }
+        let (candidates, pending, claims) = (Vec::new(), Vec::new(), Vec::new());
+        let list = List { candidates, pending, claims, records: Records::new(), number: 0 };
+        Victims { hooks: AtomicU32::new(0), list: Mutex::new(list) }
     }
 
     /// Whether the hierarchy has a hook.
@@ -161,6 +172,8 @@ impl Victims {
         let number = list.draw();
         hook.number = number;
         place.put(hook);
+        // Other work runs in the group from here on.
+        list.end_claims(node);
         list.records.prepare();
         node.oom().set_index(Some(list.candidates.len()));
         let candidate =
@@ -168,26 +181,29 @@ impl Victims {
         list.candidates.push(candidate);
         let missing = list.candidates.len() - list.pending.len();
         list.pending.reserve(missing);
+        let hooks = list.candidates.len();
+        list.claims.reserve(hooks);
         // ORDERING: Relaxed; as in `is_any`.
         self.hooks.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }
 
-    /// Removes a hook that is about to be withdrawn. A group that was dying by it counts as dead.
+    /// Removes a hook that is about to be withdrawn. A kill of its group goes on as a claim.
     pub(crate) fn unregister(&self, node: &'static Node, number: u64) {
         let mut list = self.list.lock();
         let Some(candidate) = list.candidate(node).filter(|candidate| candidate.number == number) else {
             return;
         };
-        if candidate.kill.as_ref().is_some_and(|kill| kill.stage != Stage::Asked) {
-            list.finish(node);
-        }
+        let kill = candidate.kill.take();
         list.end_kill(node);
         let Some(index) = node.candidate_index() else { return };
         list.candidates.swap_remove(index);
         node.oom().set_index(None);
         if let Some(moved) = list.candidates.get(index) {
             moved.node.oom().set_index(Some(index));
+        }
+        if let Some(claim) = kill.and_then(PendingKill::into_claim) {
+            list.claim(claim);
         }
         // ORDERING: Relaxed; as in `is_any`.
         self.hooks.fetch_sub(1, Ordering::Relaxed);
@@ -223,13 +239,14 @@ impl Victims {
     pub(crate) fn is_any_for(&self, control: &OomControl) -> bool {
         let mut list = self.list.lock();
         list.update_all(Clock::of(control.full.shared()));
-        list.dying_in(control.full).is_none() && list.find(control, 0).is_some()
+        list.awaited_in(control.full).is_none() && list.find(control, 0).is_some()
     }
 
     /// A group that counts in `top` and was told to stop, and has not freed half of its bytes; its usage.
     pub(crate) fn dying_in(&self, top: &'static Node) -> Option<(GroupId, u64)> {
         let list = self.list.lock();
-        list.dying_in(top).map(|dying| (dying.group_id(), dying.counter.usage()))
+        let dying = list.awaited_in(top).or_else(|| list.on_their_way_in(top).1);
+        dying.map(|dying| (dying.group_id(), dying.counter.usage()))
     }
 
     /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group that is killed as a whole.
@@ -238,7 +255,11 @@ impl Victims {
         let mut list = self.list.lock();
         let list = &mut *list;
         list.update_all(clock);
-        if list.dying_in(control.full).is_some() {
+        if list.awaited_in(control.full).is_some() {
+            return None;
+        }
+        let (on_their_way, dying) = list.on_their_way_in(control.full);
+        if dying.is_some() && on_their_way >= lacks {
             return None;
         }
         let (victim, unit) = list.find(control, lacks)?;
@@ -289,7 +310,7 @@ impl Victims {
         kill.begin_call(record);
         let covering = chain::levels(control.requester).find(|level| level.candidate_index().is_some());
         let kills_requester = covering.is_some_and(|covering| std::ptr::eq(covering, node));
-        Some(Call { node, number, usage: kill.size, kills_requester, record })
+        Some(Call { node, number, usage: kill.size, kills_requester, since: kill.since, record })
     }
 
     /// A hook has answered; `None`: it panicked.
@@ -302,8 +323,12 @@ impl Victims {
             None => Some(KillOutcome::Panicked),
         };
         let Some(candidate) = list.candidate(call.node).filter(|other| other.number == call.number) else {
-            // The hook was removed meanwhile.
-            return list.records.note(call.record, false, ended.or(Some(KillOutcome::Died)));
+            // The hook was removed meanwhile. The call holds the group.
+            match ended {
+                None => list.claim(Claim::of(call.node, call.since, call.record, call.usage)),
+                ended => list.records.note(call.record, false, ended),
+            }
+            return;
         };
         candidate.is_aside |= answer.is_none();
         if ended.is_some() {
@@ -335,12 +360,47 @@ impl List {
         candidate.filter(|candidate| std::ptr::eq(candidate.node, node))
     }
 
-    /// A group that counts in `top` and is dying.
-    fn dying_in(&self, top: &'static Node) -> Option<&'static Node> {
-        let List { candidates, pending, .. } = self;
-        let kill_of = |node: &Node| candidates.get(node.candidate_index()?)?.kill.as_ref();
-        let is_awaited = |node: &Node| kill_of(node).is_some_and(PendingKill::is_awaited);
-        pending.iter().copied().find(|node| is_awaited(node) && levels(node, top).is_some())
+    /// The pending kills of groups that have their hooks.
+    fn kills(&self) -> impl Iterator<Item = &PendingKill> {
+        self.pending.iter().filter_map(|node| self.candidates.get(node.candidate_index()?)?.kill.as_ref())
+    }
+
+    /// A group that counts in `top`, was told to stop, and has not freed half of its bytes.
+    fn awaited_in(&self, top: &'static Node) -> Option<&'static Node> {
+        let kills = self.kills().filter(|kill| kill.is_awaited()).map(|kill| kill.node);
+        let claims = self.claims.iter().filter(|claim| claim.is_awaited()).filter_map(Claim::node);
+        kills.chain(claims).find(|node| levels(node, top).is_some())
+    }
+
+    /// Bytes that groups that count in `top` are still to free because they were told to stop, and one of those groups.
+    fn on_their_way_in(&self, top: &'static Node) -> (u64, Option<&'static Node>) {
+        let kills = self.kills().map(|kill| (kill.node, kill.remaining()));
+        let claims = self.claims.iter().filter_map(|claim| Some((claim.node()?, claim.remaining())));
+        let counted = kills.chain(claims).filter(|&(node, bytes)| bytes > 0 && levels(node, top).is_some());
+        counted.fold((0, None), |(sum, _), (node, bytes)| (sum.saturating_add(bytes), Some(node)))
+    }
+
+    /// Adds a claim, unless the group has another hook by now. There is room for one of each hook; a call that outlived its hook may find none.
+    fn claim(&mut self, claim: Claim) {
+        let has_hook = claim.node().is_some_and(|node| node.candidate_index().is_some());
+        if !has_hook && self.claims.len() < self.claims.capacity() {
+            self.claims.push(claim);
+        } else {
+            claim.finish(&mut self.records);
+        }
+    }
+
+    /// Ends the claims on a group. Returns whether there was one.
+    fn end_claims(&mut self, node: &'static Node) -> bool {
+        let (before, records) = (self.claims.len(), &mut self.records);
+        self.claims.retain(|claim| {
+            let is_other = claim.node().is_none_or(|other| !std::ptr::eq(other, node));
+            if !is_other {
+                claim.finish(records);
+            }
+            is_other
+        });
+        self.claims.len() < before
     }
 
     /// The victim, and the group that is killed as a whole with it; `None` if all candidates together have less than `lacks` bytes.
@@ -349,21 +409,22 @@ impl List {
         let (mut sum, mut first) = (0_u64, None);
         let newcomer = Newcomer::of(control.full, Some(control.requester));
         let is_own = share::is_above_own_even(control.full, control.requester);
+        let is_last_resort = !control.waits && !self.is_late_in(control.full);
         for candidate in self.candidates.iter().filter(|one| one.size() > 0 && one.can_be_asked(control)) {
             let (node, size) = (candidate.node, candidate.size());
             let protection = effective(node, control.full);
             if candidate.usage <= protection.min {
                 continue;
             }
-            sum = sum.saturating_add(size);
             let even = share::even_of(node, newcomer);
             let excess = size.saturating_sub(protection.min.max(protection.low).max(even));
-            // One that is within its share is not stopped for another.
+            // One that is within its share is not stopped for another. Nor is it for a charge of its own while a sibling above its share has time to give.
             let above = share::excess(node, control.full, newcomer);
-            let is_spared = above == Some(0) && !is_beside_requester(node, control);
+            let is_spared = above == Some(0) && !(is_last_resort && is_beside_requester(node, control));
             if is_spared || (is_own && !std::ptr::eq(node, control.full)) {
                 continue;
             }
+            sum = sum.saturating_add(size);
             let is_willing = above.is_some() && !self.is_overdue_beside(node, control.full);
             let rank =
                 (above > Some(0), is_willing, node.oom().score(), above, excess, Reverse(node.group_id()));
@@ -384,11 +445,19 @@ impl List {
         let is_beside = |other: &'static Node| {
             chain::levels(other).any(|level| child.is_some_and(|child| std::ptr::eq(level, child)))
         };
-        let mut kills = self
-            .pending
-            .iter()
-            .filter_map(|node| self.candidates.get(node.candidate_index()?)?.kill.as_ref());
-        kills.any(|kill| !kill.is_dead && matches!(kill.stage, Stage::Overdue { .. }) && is_beside(kill.node))
+        self.late().any(is_beside)
+    }
+
+    /// Groups that were told to stop, and have not in time.
+    fn late(&self) -> impl Iterator<Item = &'static Node> {
+        let is_late = |kill: &&PendingKill| !kill.is_dead && matches!(kill.stage, Stage::Overdue { .. });
+        let claims = self.claims.iter().filter(|claim| claim.is_late).filter_map(Claim::node);
+        self.kills().filter(is_late).map(|kill| kill.node).chain(claims)
+    }
+
+    /// Whether a group that counts in `top` was told to stop, and has not in time: it may still.
+    fn is_late_in(&self, top: &'static Node) -> bool {
+        self.late().any(|node| levels(node, top).is_some())
     }
 
     /// Reads the usage of all candidates that count in `top`, and how much of it groups below with hooks have.
@@ -413,6 +482,7 @@ impl List {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|node| !self.update_one(node, clock));
         self.pending = pending;
+        self.claims.retain_mut(|claim| !claim.update(clock, &mut self.records));
     }
 
     fn update(&mut self, node: &'static Node) {
@@ -434,9 +504,10 @@ impl List {
 
     /// The killed work has ended. Returns whether it was told to.
     fn finish(&mut self, node: &'static Node) -> bool {
+        let is_claimed = self.end_claims(node);
         let kill = self.candidate(node).and_then(|candidate| candidate.kill.as_mut());
-        let Some(kill) = kill.filter(|kill| kill.stage != Stage::Queued) else { return false };
-        kill.is_dead = true;
+        let Some(kill) = kill.filter(|kill| kill.stage != Stage::Queued) else { return is_claimed };
+        kill.finish();
         self.update(node);
         true
     }
@@ -453,7 +524,9 @@ impl List {
 impl Part for Victims {
     /// For the next hierarchy. It has no hook: each would hold the hierarchy.
     fn reset(&self) {
-        self.list.lock().records.clear();
+        let mut list = self.list.lock();
+        list.records.clear();
+        list.claims.clear();
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) enum Want {
     Charge,
     /// Room alone: nothing is charged, and no group is killed.
     Room,
+    /// Room for one byte more, for a group that may be above its limit by forced charges. Nothing stays charged, but groups may be killed.
+    Checkpoint,
 }
 
 /// The state of a wait.
