@@ -230,7 +230,7 @@ impl fmt::Display for TenantError {
                 write_rolled_back(f, *rolled_back)
             }
             TenantError::NotInstalled => f.write_str(
-                "failed to open a connection: call memgroup_sqlite::install before anything uses SQLite",
+                "failed to open a connection: call memgroup_sqlite::install at the beginning of main, before anything uses SQLite",
             ),
             TenantError::ForeignGroup { group } => write!(
                 f,

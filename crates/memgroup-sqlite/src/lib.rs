@@ -3,11 +3,30 @@
 #![doc = include_str!("../README.md")]
 #![doc = include_str!("../docs/details.md")]
 //!
+//! # Safety
+//!
+//! No sequence of calls of safe functions, on any threads, makes this crate corrupt memory. That rests on:
+//!
+//! - SQLite's promises: it resizes and frees each block once and only through the table that made it, it calls the methods of one page
+//!   cache from one thread at a time, and it uses an open file from one thread at a time.
+//! - The installation: the tables are exchanged while no other thread exists ([`install`]), or no other thread uses SQLite
+//!   ([`install_unchecked`]), and before SQLite is initialised. So each block that SQLite frees through this crate has this crate's header.
+//! - The engine: a group with charged bytes keeps its number, so the owner in a header is the group that was charged.
+//! - Lists of connections: another thread interrupts a connection under the list's lock, and a connection leaves the list before it is
+//!   closed. A connection that was forgotten ([`std::mem::forget`]) is never closed, so its entry stays valid.
+//! - Borrowing: a closure gets `&Connection` for any lifetime. It can neither close the connection nor keep a statement of it.
+//! - No panic crosses C: methods that SQLite calls return an error, or abort the process where an invariant of the engine is broken.
+//!
+//! `unsafe` code of the application keeps the following, beyond what rusqlite asks of it: after the installation it leaves
+//! `SQLITE_CONFIG_MALLOC` and `SQLITE_CONFIG_PCACHE2` as they are, it calls `sqlite3_shutdown` only while no connection is open, and a VFS
+//! that was the default at the installation stays in memory. In a child of `fork`, SQLite is used as SQLite allows: no connection of the
+//! parent.
+//!
 //! # Layers
 //!
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
 //!
-//! - `mutation`, `uri`: deliberate faults for the models; parameters of database names.
+//! - `mutation`, `uri`, `threads`: deliberate faults for the models; parameters of database names; the proof that a process has one thread.
 //! - `account`, `allocation_error`, `block`, `freed`: the group that pays, failed allocations, the layout of a block, bytes freed by a call.
 //! - `kill_target`: connections that can be stopped.
 //! - `alloc`: SQLite's allocator.
@@ -32,6 +51,7 @@ mod pcache;
 mod rollback;
 mod run;
 mod tenant;
+mod threads;
 mod throttle;
 mod uri;
 mod vfs;
@@ -41,7 +61,7 @@ pub use rusqlite;
 pub use allocation_error::AllocationError;
 pub use error::{Killed, OutOfMemory, TenantError};
 pub use gauges::MemoryKinds;
-pub use install::{InstallError, Installed, install, install_with, installed};
+pub use install::{InstallError, Installed, install, install_unchecked, install_with, installed};
 pub use tenant::{TenantConnection, Throttling};
 
 /// The programs on the project's first page compile and run.

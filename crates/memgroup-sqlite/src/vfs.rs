@@ -52,7 +52,8 @@ pub(crate) fn register() -> c_int {
         return ffi::SQLITE_ERROR;
     }
     let shim = SHIM.get_or_init(|| {
-        // SAFETY: a registered VFS is complete, and stays (I1); nothing else uses SQLite while the first installation runs.
+        // SAFETY: a registered VFS is complete, and stays (I1); no other thread uses SQLite before an installation has succeeded
+        // (install.rs, I1).
         Shim(UnsafeCell::new(unsafe { over(default) }))
     });
     let ours = shim.0.get();

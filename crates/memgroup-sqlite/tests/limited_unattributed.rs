@@ -1,7 +1,9 @@
 //! A limit on the unattributed group: SQLite may not get the memory to initialise.
 
+#![allow(unsafe_code)]
+
 use memgroup::{Config, Hierarchy};
-use memgroup_sqlite::{InstallError, install_with};
+use memgroup_sqlite::{InstallError, install_unchecked};
 use rusqlite::{Connection, ffi};
 
 #[test]
@@ -9,12 +11,14 @@ fn initialises_sqlite_after_the_limit_was_lifted() {
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
     let shared = hierarchy.create("/shared").expect("a group");
     shared.set_max(0).expect("a limit");
-    let refused = install_with(&hierarchy, &shared).expect_err("no memory to initialise in");
+    // SAFETY: this is the only test of its process, and the thread that runs it does not use SQLite.
+    let install = || unsafe { install_unchecked(&hierarchy, Some(&shared)) };
+    let refused = install().expect_err("no memory to initialise in");
     assert!(matches!(refused, InstallError::Initialize { code: ffi::SQLITE_NOMEM }), "{refused}");
     assert!(shared.refusals() > 0);
 
     shared.set_max(None).expect("no limit");
-    let sqlite = install_with(&hierarchy, &shared).expect("enough memory now");
+    let sqlite = install().expect("enough memory now");
     assert_eq!(sqlite.unattributed(), &shared);
     let initial_bytes = shared.usage_exact();
 

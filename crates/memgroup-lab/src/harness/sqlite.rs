@@ -2,6 +2,10 @@
 //!
 //! - I1. Each row's value and text follow from its number, and each update is counted here, so every right answer is known.
 //! - I2. SQLite serves one hierarchy in a process, so the groups of all experiments with SQLite are in one.
+//!
+//! All experiments but `rstat` use SQLite through this file. `rstat` uses it in child processes that do nothing else.
+
+#![allow(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +37,8 @@ impl Sqlite {
             return Ok(Sqlite { hierarchy: installed.hierarchy().clone(), _turn });
         }
         let hierarchy = fixture::hierarchy(Config::with_slots(slots))?;
-        memgroup_sqlite::install(&hierarchy).set_up("SQLite")?;
+        // SAFETY: SQLite is used through `Sqlite::take` only, and no other call of it goes on while this one holds the lock.
+        unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) }.set_up("SQLite")?;
         Ok(Sqlite { hierarchy, _turn })
     }
 }

@@ -1,6 +1,8 @@
 //! Page caches that SQLite makes, shrunk to the byte. The unit tests of this crate share one process, hence one SQLite and one hierarchy.
 //! Each test creates groups of its own.
 
+#![allow(unsafe_code)]
+
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +13,15 @@ use memgroup::{Config, Freshness, Group, Hierarchy, KillAnswer, KillRequest, Rea
 
 use super::cache::{Evictable, PageCache, caches_of};
 use super::fetch::RECYCLED_AFTER_REFUSAL;
-use crate::{TenantConnection, install};
+use crate::{TenantConnection, install_unchecked};
 
 /// The hierarchy of this process. Charges do not reclaim, so only the tests shrink caches.
 fn hierarchy() -> &'static Hierarchy {
     static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
     HIERARCHY.get_or_init(|| {
         let hierarchy = Hierarchy::new(Config::new().reclaim(false)).expect("a configuration");
-        install(&hierarchy).expect("SQLite is not used yet");
+        // SAFETY: each test of this process that uses SQLite calls this function first, and the lock of `HIERARCHY` has others wait.
+        unsafe { install_unchecked(&hierarchy, None) }.expect("SQLite is not used yet");
         hierarchy
     })
 }

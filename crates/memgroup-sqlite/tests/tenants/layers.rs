@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// All modules in order; `lib.rs` explains them.
-const LAYERS: [&str; 30] = [
+const LAYERS: [&str; 31] = [
     "mutation",
     "uri",
+    "threads",
     "account",
     "allocation_error",
     "block",

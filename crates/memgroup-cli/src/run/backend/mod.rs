@@ -173,7 +173,10 @@ impl Groups {
     fn install(spec: &Spec) -> Result<Groups, RunError> {
         let config = Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom);
         let hierarchy = Hierarchy::new(config).or_fail("set up the hierarchy")?;
-        let installed = memgroup_sqlite::install(&hierarchy).or_fail("put memgroup under SQLite")?;
+        // SAFETY: the first use of SQLite in the process is here (I1). The threads that wait for signals and for the end of standard input
+        // do not use it.
+        let installed = unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) };
+        let installed = installed.or_fail("put memgroup under SQLite")?;
         Groups::create(hierarchy, Some(installed.unattributed().clone()), spec)
     }
 
