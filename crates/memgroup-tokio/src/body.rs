@@ -1,4 +1,7 @@
-//! Body: the bytes of a request or response, charged while it lasts.
+//! Body: the bytes of a request or response, charged while they last.
+//!
+//! - I1. The bytes of a frame are charged from before it is handed out until its last part is dropped: its `Bytes` own the charge. So what a reader
+//!   copies out of a frame counts once, where the reader counts it, as soon as the frame is gone.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use memgroup::{Charge, ChargeError, ChargeErrorKind, Charging, Effort};
 use pin_project_lite::pin_project;
@@ -58,7 +61,7 @@ impl<E: fmt::Display> fmt::Display for BodyError<E> {
 
 impl<E: Error> Error for BodyError<E> {}
 
-/// The charge of a body. Clones are the same charge: it lasts until the body and all of them are dropped.
+/// The charge that a body was made with. Clones are the same charge: it lasts until the body and all of them are dropped.
 #[derive(Clone, Debug)]
 pub struct BodyAccount {
     state: Arc<Mutex<State>>,
@@ -75,13 +78,7 @@ impl BodyAccount {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds bytes that were charged without the lock: a charge may call wakers, which may ask the account.
-    fn add(&self, charge: Charge) {
-        let merged = self.lock().charge.merge(charge);
-        assert!(merged.is_ok(), "it is charged to the group of the account");
-    }
-
-    /// Bytes that are charged for the body now.
+    /// Bytes that are charged for as long as the body lasts. Frames that were handed out own charges of their own.
     pub fn bytes(&self) -> u64 {
         self.lock().charge.bytes()
     }
@@ -93,15 +90,37 @@ impl BodyAccount {
 }
 
 /// A frame that waits for its charge.
-struct Waiting<D> {
+struct Waiting {
     charging: Charging,
-    frame: Frame<D>,
+    frame: Frame<Bytes>,
     /// The refusal before the wait.
     refused: ChargeError,
 }
 
-/// Bytes of a frame besides its data: a body of many small frames is held as a list of them.
-const FRAME: u64 = 64;
+/// Bytes of a frame besides its data: the block that owns its charge, and its place in the list of a reader that collects frames.
+const FRAME: u64 = 128;
+
+/// A frame's data, which is charged for as long as a part of it is alive.
+struct Charged {
+    data: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+/// The frame with its data in one piece. For data that is `Bytes` this copies nothing.
+fn in_one_piece<D: Buf>(frame: Frame<D>) -> Frame<Bytes> {
+    frame.map_data(|mut data| data.copy_to_bytes(data.remaining()))
+}
+
+/// The frame, whose data owns the charge.
+fn charged(frame: Frame<Bytes>, charge: Charge) -> Frame<Bytes> {
+    frame.map_data(|data| Bytes::from_owner(Charged { data, _charge: charge }))
+}
 
 /// The error of a wait, or the refusal before it where no reclaimer runs: that one names the limit.
 pub(crate) fn unless_deserted(error: ChargeError, refused: ChargeError) -> ChargeError {
@@ -111,9 +130,11 @@ pub(crate) fn unless_deserted(error: ChargeError, refused: ChargeError) -> Charg
 pin_project! {
     /// A body that holds a charge while it lasts, is polled in its group, and may be charged frame by frame.
     ///
-    /// With [`growing`](ChargedBody::growing) each frame of data is charged before it is handed out, to the group of the first charge. The bytes stay
-    /// charged until the body and all clones of its [account](ChargedBody::account) are dropped: the reader may collect the frames. A frame that is
-    /// refused cuts the body off with [`BodyError::Failed`].
+    /// With [`growing`](ChargedBody::growing) each frame of data is charged before it is handed out, to the group of the first charge. Its bytes stay
+    /// charged until the frame is dropped, with all clones and slices of its [`Bytes`]. So a reader that copies frames into a buffer of its own is
+    /// charged for them no longer than it keeps them. A frame that is refused cuts the body off with [`BodyError::Failed`].
+    ///
+    /// Data of another type than `Bytes` is copied when its frame is handed out.
     ///
     /// **Cancel safety**: a frame that waits for its charge waits in the body, and the next poll goes on.
     ///
@@ -128,10 +149,10 @@ pin_project! {
     /// # let hierarchy = Hierarchy::new(Config::new()).unwrap();
     /// let alice = hierarchy.create("/alice").unwrap();
     /// let body = ChargedBody::new(Full::<Bytes>::from("ten bytes!"), alice.try_charge(0).unwrap()).growing();
-    /// let account = body.account();
     /// let collected = body.collect().await.unwrap().to_bytes();
-    /// assert_eq!((collected.len(), account.bytes(), alice.usage_exact()), (10, 74, 74), "64 for the frame itself");
-    /// drop(account);
+    /// assert_eq!((collected.len(), alice.usage_exact()), (10, 138), "128 for the frame itself");
+    /// drop(collected);
+    /// assert_eq!(alice.usage_exact(), 0);
     ///
     /// let body = ChargedBody::new(Full::<Bytes>::from("ten bytes!"), alice.try_charge(0).unwrap()).max_bytes(9);
     /// assert_eq!(body.collect().await.unwrap_err(), BodyError::Failed(BodyFailure::TooLarge { max: 9 }));
@@ -147,7 +168,7 @@ pin_project! {
         // Bytes that the body may still have.
         max: u64,
         left: u64,
-        waiting: Option<Waiting<B::Data>>,
+        waiting: Option<Waiting>,
         is_cut_off: bool,
     }
 }
@@ -161,7 +182,8 @@ impl<B: Body> ChargedBody<B> {
         ChargedBody { body, account, is_growing, patience, max, left, waiting: None, is_cut_off: false }
     }
 
-    /// Charges each frame of data before it is handed out: its bytes, and 64 more for the frame itself. It calls no shrinker and no kill hook ([`Effort::Count`]).
+    /// Charges each frame of data before it is handed out: its bytes, and 128 more for the frame itself. It calls no shrinker and no kill
+    /// hook ([`Effort::Count`]).
     #[must_use]
     pub fn growing(mut self) -> ChargedBody<B> {
         self.is_growing = true;
@@ -183,14 +205,14 @@ impl<B: Body> ChargedBody<B> {
         self
     }
 
-    /// The charge of the body.
+    /// The charge that the body was made with, and the reason if it is cut off.
     pub fn account(&self) -> BodyAccount {
         self.account.clone()
     }
 }
 
 /// The result of a poll of a [`ChargedBody`].
-type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, BodyError<<B as Body>::Error>>>>;
+type Polled<B> = Poll<Option<Result<Frame<Bytes>, BodyError<<B as Body>::Error>>>>;
 
 impl<B: Body> ChargedBody<B> {
     /// Cuts the body off: drops it in its group.
@@ -204,7 +226,7 @@ impl<B: Body> ChargedBody<B> {
 }
 
 impl<B: Body> Body for ChargedBody<B> {
-    type Data = B::Data;
+    type Data = Bytes;
     type Error = BodyError<B::Error>;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled<B> {
@@ -213,8 +235,7 @@ impl<B: Body> Body for ChargedBody<B> {
             let made = ready!(Pin::new(&mut waiting.charging).poll(context));
             return match made {
                 Ok(charge) => {
-                    this.account.add(charge);
-                    Poll::Ready(this.waiting.take().map(|waiting| Ok(waiting.frame)))
+                    Poll::Ready(this.waiting.take().map(|waiting| Ok(charged(waiting.frame, charge))))
                 }
                 Err(error) => {
                     let refused = this.waiting.take().map(|waiting| waiting.refused);
@@ -238,19 +259,16 @@ impl<B: Body> Body for ChargedBody<B> {
             return self.cut_off(BodyFailure::TooLarge { max });
         };
         *this.left = left;
-        if !*this.is_growing {
-            return Poll::Ready(Some(Ok(frame)));
-        }
-        let bytes = data.map_or(0, |data| data + FRAME);
+        let Some(data) = data.filter(|_| *this.is_growing) else {
+            return Poll::Ready(Some(Ok(in_one_piece(frame))));
+        };
+        let bytes = data.saturating_add(FRAME);
         match this.body.group().try_charge_by(bytes, Effort::Count) {
-            Ok(charge) => {
-                this.account.add(charge);
-                Poll::Ready(Some(Ok(frame)))
-            }
+            Ok(charge) => Poll::Ready(Some(Ok(charged(in_one_piece(frame), charge)))),
             Err(error) if this.patience.is_zero() => self.cut_off(BodyFailure::Refused(error)),
             Err(refused) => {
                 let charging = this.body.group().charge(bytes).until(*this.patience);
-                *this.waiting = Some(Waiting { charging, frame, refused });
+                *this.waiting = Some(Waiting { charging, frame: in_one_piece(frame), refused });
                 self.poll_frame(context)
             }
         }

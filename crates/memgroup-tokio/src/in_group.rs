@@ -1,12 +1,14 @@
 //! In group: a future or body that has a group in force while it is polled and dropped.
 //!
 //! - I1. The guard of the scope lives on the stack of one poll. So it is dropped on the thread that made it, also when the poll unwinds.
+//! - I2. A future that is ready, and a body that has ended, is dropped within the scope of its last poll: a change of scope reads the clock.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http_body::{Body, Frame, SizeHint};
-use memgroup::{Group, scope};
+use memgroup::Group;
+use memgroup::scope::{self, Scope};
 use pin_project_lite::pin_project;
 
 pin_project! {
@@ -27,6 +29,12 @@ pin_project! {
     }
 }
 
+/// Puts the group in force, unless it is already.
+#[inline]
+fn enter(group: &Group) -> Option<Scope<'_>> {
+    (scope::current_id() != Some(group.id())).then(|| scope::enter(group))
+}
+
 impl<F> InGroup<F> {
     /// The group in force.
     pub fn group(&self) -> &Group {
@@ -37,7 +45,7 @@ impl<F> InGroup<F> {
     pub(crate) fn clear(self: Pin<&mut Self>) {
         let mut this = self.project();
         if this.inner.is_some() {
-            let _scope = scope::enter(this.group);
+            let _scope = enter(this.group);
             this.inner.set(None);
         }
     }
@@ -48,9 +56,14 @@ impl<F: Future> Future for InGroup<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        let _scope = scope::enter(this.group);
-        this.inner.as_pin_mut().expect("a future is polled after its end").poll(context)
+        let mut this = self.project();
+        let _scope = enter(this.group);
+        let inner = this.inner.as_mut().as_pin_mut().expect("a future is polled after its end");
+        let polled = inner.poll(context);
+        if polled.is_ready() {
+            this.inner.set(None);
+        }
+        polled
     }
 }
 
@@ -62,9 +75,19 @@ impl<B: Body> Body for InGroup<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let this = self.project();
-        let _scope = scope::enter(this.group);
-        this.inner.as_pin_mut().map_or(Poll::Ready(None), |body| body.poll_frame(context))
+        let mut this = self.project();
+        let _scope = enter(this.group);
+        let Some(mut body) = this.inner.as_mut().as_pin_mut() else { return Poll::Ready(None) };
+        let polled = body.as_mut().poll_frame(context);
+        let has_ended = match &polled {
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+        };
+        if has_ended {
+            this.inner.set(None);
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

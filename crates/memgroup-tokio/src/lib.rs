@@ -29,6 +29,6 @@ pub use body::{BodyAccount, BodyError, BodyFailure, ChargedBody};
 pub use charge::{ReclaimerThread, Timed, TimedExt};
 pub use in_group::{InGroup, InGroupExt};
 pub use limited::{Ended, Limited};
-pub use request::{Refusal, RequestGroup, RequestGroups, RequestService, ResponseBody};
+pub use request::{Refusal, RequestFuture, RequestGroup, RequestGroups, RequestService, ResponseBody};
 pub use spawn::{GroupExt, JoinSetExt};
 pub use tasks::Tasks;

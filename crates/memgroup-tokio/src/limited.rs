@@ -111,6 +111,16 @@ impl<F: Future> Limited<F> {
         self.inner.group()
     }
 
+    /// Goes on as this member, which a stop ends, after a poll that was pending.
+    pub(crate) fn go_on_as(
+        mut self: Pin<&mut Self>,
+        member: Member,
+        context: &Context<'_>,
+    ) -> Poll<Result<F::Output, Ended>> {
+        *self.as_mut().project().member = Some(member);
+        self.wait(context)
+    }
+
     /// The reason to end the task now.
     fn reason(&self) -> Option<Ended> {
         let group = self.inner.group();
@@ -200,8 +210,8 @@ impl<F: Future> Future for Limited<F> {
             }
         }
         if let Poll::Ready(output) = this.inner.as_mut().poll(context) {
+            // By now the future is dropped (`in_group` I2).
             *this.delay = Delay::begin(this.inner.group());
-            this.inner.clear();
             if this.delay.is_none() {
                 *this.member = None;
                 return Poll::Ready(Ok(output));

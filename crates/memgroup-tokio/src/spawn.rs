@@ -33,7 +33,10 @@ pub trait GroupExt {
     ///
     /// No limit and no kill ends it: the closure itself asks, between its steps.
     ///
-    /// **Panics** outside of a tokio runtime.
+    /// A thread that tokio starts for the closure stays in tokio's pool, and is charged to no group. `tokio::task::spawn_blocking` itself, called in
+    /// a group's scope, would charge it to that group.
+    ///
+    /// **Panics** outside of a tokio runtime, and where tokio needs its first thread for blocking work and the system gives it none.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, scope};
@@ -95,6 +98,16 @@ pub trait GroupExt {
     fn delayed(&self) -> impl Future<Output = ()> + Send;
 }
 
+/// The closure in a block that is allocated in the group, and runs there.
+fn in_group<R>(
+    group: &Group,
+    run: impl FnOnce() -> R + Send + 'static,
+) -> impl FnOnce() -> R + Send + 'static {
+    let run = group.run(|| Box::new(run));
+    let group = group.clone();
+    move || group.run(run)
+}
+
 impl GroupExt for Group {
     fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -105,8 +118,10 @@ impl GroupExt for Group {
     }
 
     fn spawn_blocking<R: Send + 'static>(&self, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
-        let group = self.clone();
-        tokio::task::spawn_blocking(move || group.run(run))
+        let run = in_group(self, run);
+        // Tokio may start a thread here, whose handle would stay charged to the group for as long as the thread waits in the pool.
+        let _outside = scope::leave();
+        tokio::task::spawn_blocking(run)
     }
 
     fn run<R>(&self, run: impl FnOnce() -> R) -> R {
@@ -148,7 +163,7 @@ pub trait JoinSetExt<T> {
 
     /// Runs a closure in the group on this set, as [`JoinSet::spawn_blocking`] does.
     ///
-    /// **Panics** outside of a tokio runtime.
+    /// **Panics** as [`GroupExt::spawn_blocking`].
     fn spawn_blocking_in(&mut self, group: &Group, run: impl FnOnce() -> T + Send + 'static) -> AbortHandle;
 }
 

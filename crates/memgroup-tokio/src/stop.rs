@@ -8,11 +8,12 @@
 //! - I1. A member is stopped if the number of stops differs from the one that it was made with. The number changes under the lock only.
 //! - I2. A member that is pending has its waker in the list, or was stopped: it reads the number again under the lock when it puts the waker there.
 //!   So a stop is never missed, and the number that a poll reads without the lock is an early hint.
-//! - I3. The last member to end after a stop tells the engine, so that it may choose the next victim. A stop in between counts as ended, too.
+//! - I3. The last member to end after a stop tells the engine, so that it may choose the next victim. A stop in between counts as ended, too. The
+//!   member of a request tells nothing: its closures on other threads may still have the memory, so the engine goes by the group's bytes.
 //! - I4. The lock is held for a few steps, and never while foreign code runs: wakers are cloned, woken and dropped outside. A stop tries it only.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::Waker;
 
@@ -37,9 +38,19 @@ pub(crate) enum Stopped {
     Busy,
 }
 
+/// What the members are.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Tasks of a group, whose memory goes with the last of them.
+    Tasks,
+    /// The handler of a request. Closures that it has started on other threads go on after its end.
+    Request { has_answered: AtomicBool },
+}
+
 /// The members that are stopped together.
 pub(crate) struct Stops {
     group: Group,
+    work: Work,
     /// Dropped with the last handle and the last member: then no hook is called any more.
     hook: OnceLock<KillRegistration>,
     number: AtomicU64,
@@ -65,9 +76,9 @@ pub(crate) struct Member {
 }
 
 impl Stops {
-    pub(crate) fn new(group: &Group) -> Stops {
+    pub(crate) fn new(group: &Group, work: Work) -> Stops {
         let (hook, number, list) = (OnceLock::new(), AtomicU64::new(0), Mutex::default());
-        Stops { group: group.clone(), hook, number, list }
+        Stops { group: group.clone(), work, hook, number, list }
     }
 
     /// Keeps the hook that stops these members.
@@ -77,6 +88,20 @@ impl Stops {
 
     pub(crate) fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The request's handler has returned its response.
+    pub(crate) fn answered(&self) {
+        if let Work::Request { has_answered } = &self.work {
+            // ORDERING: Relaxed; a hint for the hook's answer.
+            has_answered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether no member is left of a request without a response. What still has memory in its group works for nobody, and ends.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        // ORDERING: Relaxed; as in `answered`.
+        matches!(&self.work, Work::Request { has_answered } if !has_answered.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {
@@ -182,7 +207,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if self.leave() {
+        if self.leave() && matches!(self.stops.work, Work::Tasks) {
             self.stops.group.kill_done();
         }
     }

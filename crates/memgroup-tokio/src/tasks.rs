@@ -1,6 +1,7 @@
 //! Tasks: the tasks of a group that its kill hook ends.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use memgroup::{Group, KillAnswer, KillHookError, KillRequest};
@@ -8,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::in_group::InGroupExt;
 use crate::limited::{Ended, Limited};
-use crate::stop::{StopReason, Stopped, Stops};
+use crate::stop::{Member, StopReason, Stopped, Stops, Work};
 
 /// The tasks of a group, which the group's kill hook ends. Clones are the same tasks.
 ///
@@ -57,6 +58,7 @@ fn kill(stops: &Weak<Stops>, request: &KillRequest<'_>) -> KillAnswer {
     let (requester, full, asked) = (request.requester.id(), request.full.id(), request.asked);
     match stops.stop(Some(StopReason { requester, full, asked })) {
         Stopped::Told(_) => KillAnswer::Dying,
+        Stopped::NoneRuns if stops.is_cut_short() => KillAnswer::Dying,
         Stopped::NoneRuns => KillAnswer::Idle { freed: 0 },
         Stopped::Busy => KillAnswer::Refused,
     }
@@ -69,10 +71,29 @@ impl Tasks {
     /// # Errors
     /// The group has a hook, or was removed.
     pub fn of(group: &Group) -> Result<Tasks, KillHookError> {
-        let stops = Arc::new(Stops::new(group));
+        Tasks::hook(group, Work::Tasks)
+    }
+
+    /// The handler of a request in the group.
+    pub(crate) fn of_request(group: &Group) -> Result<Tasks, KillHookError> {
+        Tasks::hook(group, Work::Request { has_answered: AtomicBool::new(false) })
+    }
+
+    fn hook(group: &Group, work: Work) -> Result<Tasks, KillHookError> {
+        let stops = Arc::new(Stops::new(group, work));
         let hooked = Arc::downgrade(&stops);
         stops.keep(group.set_kill_hook(move |request: &KillRequest<'_>| kill(&hooked, request))?);
         Ok(Tasks { stops })
+    }
+
+    /// A member, which a stop ends.
+    pub(crate) fn join(&self) -> Member {
+        self.stops.join()
+    }
+
+    /// The request's handler has returned its response.
+    pub(crate) fn answered(&self) {
+        self.stops.answered();
     }
 
     /// The group.
@@ -100,7 +121,7 @@ impl Tasks {
     ///
     /// **Cancel safety** and **panics**: as [`InGroup::ended_over_limit`](crate::InGroup::ended_over_limit).
     pub fn track<F: Future>(&self, future: F) -> Limited<F> {
-        Limited::new(future.in_group(self.group()), Some(self.stops.join()))
+        Limited::new(future.in_group(self.group()), Some(self.join()))
     }
 
     /// Ends all tasks, as a kill does; their output is [`Ended::Stopped`]. Returns their number.

@@ -7,7 +7,6 @@
 //!
 //! - I1. The group is removed when the future, the request's extensions and the body of the response are dropped: its owners.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -16,22 +15,22 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use memgroup::{ChargeError, Effort, Group, GroupError, OwnedGroup};
+use memgroup::{Charge, Effort, Group, GroupError, OwnedGroup};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::{ChargedBody, unless_deserted};
-use crate::in_group::InGroupExt;
+use crate::request::future::{Handling, RequestFuture};
 use crate::request::{Refusal, RequestGroup, ResponseBody};
 use crate::spawn::GroupExt;
-use crate::tasks::Tasks;
 
 /// A `tower` layer: each request is handled in a group of its own, below the group of its tenant.
 ///
 /// A function chooses the tenant by the request's head. It returns the tenant's group, or the status of the answer to a request without one.
 ///
 /// - The handler's future and the response's body are polled in the request's group, which is in the request's extensions as [`RequestGroup`].
-/// - The request's body is charged frame by frame, before the handler sees the frame, with 64 bytes for each. The bytes stay charged until the response's body ends.
+/// - The request's body is charged frame by frame, before the handler sees the frame, with 128 bytes for each. The bytes stay charged until the frame
+///   is dropped ([`ChargedBody`]).
 /// - The handler ends when the request's group is over its limit, or is chosen as a victim for a charge
 ///   that [waits](RequestGroups::patience). It is delayed while a group above is over its `high`.
 /// - The group is removed with the last owner: the handler, the response's body, and clones of the [`RequestGroup`].
@@ -212,100 +211,33 @@ pub struct RequestService<S> {
 fn create(tenant: &Group, max: Option<u64>) -> Result<OwnedGroup, GroupError> {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     // ORDERING: Relaxed; the number alone matters.
-    let group = tenant.create_owned(&format!("request-{}", NUMBER.fetch_add(1, Ordering::Relaxed)))?;
+    let group = tenant.create_owned(name(&mut [0; NAME_BYTES], NUMBER.fetch_add(1, Ordering::Relaxed)))?;
     // A limit that no counter can hold is none.
     _ = group.set_max(max);
     Ok(group)
 }
 
-impl Settings {
-    async fn admit(&self, group: &Group) -> Result<memgroup::Charge, ChargeError> {
-        match group.try_charge_by(self.admission, Effort::Count) {
-            Err(refused) if !self.patience.is_zero() => {
-                let charging = group.charge(self.admission).until(self.patience).await;
-                charging.map_err(|error| unless_deserted(error, refused))
-            }
-            tried => tried,
+const PREFIX: &[u8] = b"request-";
+const NAME_BYTES: usize = PREFIX.len() + u64::MAX.ilog10() as usize + 1;
+
+/// `request-N`, without a block for it.
+fn name(bytes: &mut [u8; NAME_BYTES], mut number: u64) -> &str {
+    let mut at = NAME_BYTES;
+    loop {
+        at -= 1;
+        bytes[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
         }
     }
-
-    /// Handles one request, for which `service` is ready.
-    async fn handle<S, B, R>(
-        self,
-        mut service: S,
-        mut head: Parts,
-        body: B,
-        request: RequestGroup,
-    ) -> Result<Result<Response<ResponseBody<R>>, Refusal>, S::Error>
-    where
-        S: Service<Request<ChargedBody<B>>, Response = Response<R>>,
-        B: Body,
-        R: Body,
-    {
-        let group = request.group();
-        let admission = match self.admit(group).await {
-            Ok(charge) => charge,
-            Err(error) => return Ok(Err(request.refuse(&error))),
-        };
-        let body =
-            ChargedBody::new(body, admission).growing().max_bytes(self.body_max).patience(self.patience);
-        let account = body.account();
-        head.extensions.insert(request.clone());
-        let tasks = if self.is_killable { Tasks::of(group).ok() } else { None };
-        let handling = group.run(|| service.call(Request::from_parts(head, body)));
-        let handled = match &tasks {
-            Some(tasks) => tasks.track(handling),
-            None => handling.in_group(group).ended_over_limit(),
-        }
-        .await;
-        let response = match handled {
-            Err(ended) => return Ok(Err(request.ended(&ended))),
-            Ok(response) => response?,
-        };
-        if let Some(failure) = account.failure() {
-            return Ok(Err(request.cut_off(&failure)));
-        }
-        Ok(Ok(response.map(|body| ResponseBody::served(body, account, request))))
-    }
-}
-
-impl<S, B, R> Service<Request<B>> for RequestService<S>
-where
-    S: Service<Request<ChargedBody<B>>, Response = Response<R>, Error: Send, Future: Send>
-        + Clone
-        + Send
-        + 'static,
-    B: Body<Data: Send> + Send + 'static,
-    R: Body<Data: From<String>> + Send + 'static,
-{
-    type Response = Response<ResponseBody<R>>;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let settings = self.layer.settings;
-        let (head, body) = request.into_parts();
-        let begun = (self.layer.tenant)(&head)
-            .map_err(|status| Refusal::new(status, settings.retry_after, status))
-            .and_then(|tenant| settings.begin(tenant, &body));
-        // The service that is ready; its clone may not be.
-        let next = self.inner.clone();
-        let service = std::mem::replace(&mut self.inner, next);
-        Box::pin(async move {
-            let handled = match begun {
-                Ok(request) => settings.handle(service, head, body, request).await?,
-                Err(refusal) => Err(refusal),
-            };
-            Ok(handled.unwrap_or_else(Refusal::into_response))
-        })
-    }
+    at -= PREFIX.len();
+    bytes[at..][..PREFIX.len()].copy_from_slice(PREFIX);
+    std::str::from_utf8(&bytes[at..]).expect("all of it is ASCII")
 }
 
 impl Settings {
+    /// The request's group, or the refusal of a request that announces too large a body.
     fn begin(&self, tenant: Group, body: &impl Body) -> Result<RequestGroup, Refusal> {
         if body.size_hint().lower() > self.body_max {
             let failure = crate::BodyFailure::TooLarge { max: self.body_max };
@@ -314,6 +246,89 @@ impl Settings {
         match create(&tenant, self.request_max) {
             Ok(group) => Ok(RequestGroup::new(group, tenant, self.retry_after)),
             Err(error) => Err(Refusal::no_group(self.retry_after, &error)),
+        }
+    }
+
+    /// Calls the service, in the request's group.
+    fn call<S, B>(
+        &self,
+        service: &mut S,
+        mut head: Parts,
+        body: B,
+        admission: Charge,
+        request: RequestGroup,
+    ) -> Handling<S::Future>
+    where
+        S: Service<Request<ChargedBody<B>>>,
+        B: Body,
+    {
+        let body =
+            ChargedBody::new(body, admission).growing().max_bytes(self.body_max).patience(self.patience);
+        let account = body.account();
+        head.extensions.insert(request.clone());
+        let handling = request.group().run(|| service.call(Request::from_parts(head, body)));
+        Handling::new(handling, account, request, self.is_killable)
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for RequestService<S>
+where
+    S: Service<Request<ChargedBody<B>>, Response = Response<R>, Error: Send, Future: Send + 'static>
+        + Clone
+        + Send
+        + 'static,
+    B: Body + Send + 'static,
+    R: Body<Data: From<String>> + Send + 'static,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = RequestFuture<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> RequestFuture<S::Future> {
+        let settings = self.layer.settings;
+        let (head, body) = request.into_parts();
+        let begun = (self.layer.tenant)(&head)
+            .map_err(|status| Refusal::new(status, settings.retry_after, status))
+            .and_then(|tenant| settings.begin(tenant, &body));
+        let request = match begun {
+            Ok(request) => request,
+            Err(refusal) => return RequestFuture::refused(refusal),
+        };
+        let refused = match request.group().try_charge_by(settings.admission, Effort::Count) {
+            Ok(admission) => {
+                let handling = settings.call(&mut self.inner, head, body, admission, request);
+                return RequestFuture::handling(handling);
+            }
+            Err(refused) if settings.patience.is_zero() => {
+                return RequestFuture::refused(request.refuse(&refused));
+            }
+            Err(refused) => refused,
+        };
+        // The service that is ready; its clone may not be.
+        let next = self.inner.clone();
+        let mut service = std::mem::replace(&mut self.inner, next);
+        RequestFuture::waiting(async move {
+            let charging = request.group().charge(settings.admission).until(settings.patience);
+            match charging.await {
+                Ok(admission) => Ok(settings.call(&mut service, head, body, admission, request)),
+                Err(error) => Err(request.refuse(&unless_deserted(error, refused))),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_requests_by_their_number() {
+        for number in [0, 1, 9, 10, 1_234_567_890, u64::MAX] {
+            assert_eq!(name(&mut [0; NAME_BYTES], number), format!("request-{number}"));
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Request: a group for each request, and the answers where a limit says no.
 
+mod future;
 mod layer;
 mod response_body;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub use future::RequestFuture;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 pub use layer::{RequestGroups, RequestService};
@@ -15,6 +17,7 @@ pub use response_body::ResponseBody;
 
 use crate::body::BodyFailure;
 use crate::limited::Ended;
+use crate::tasks::Tasks;
 
 /// The group of one request, below its tenant's. Handlers find it in the request's extensions. Clones are the same group: it is removed when the last
 /// of them is dropped.
@@ -25,6 +28,9 @@ pub struct RequestGroup {
 
 #[derive(Debug)]
 struct Inner {
+    /// Set by the first poll of the handler that is pending: one that never waits cannot be stopped. `None` if the group has another hook. It lasts as
+    /// long as the group, so closures that own the group keep it. Dropped first: a kill that has not ended stays a claim on the group's bytes.
+    tasks: OnceLock<Option<Tasks>>,
     group: OwnedGroup,
     tenant: Group,
     retry_after: Duration,
@@ -32,7 +38,17 @@ struct Inner {
 
 impl RequestGroup {
     fn new(group: OwnedGroup, tenant: Group, retry_after: Duration) -> RequestGroup {
-        RequestGroup { inner: Arc::new(Inner { group, tenant, retry_after }) }
+        RequestGroup { inner: Arc::new(Inner { tasks: OnceLock::new(), group, tenant, retry_after }) }
+    }
+
+    /// The hook that ends the handler.
+    fn tasks(&self) -> Option<&Tasks> {
+        self.inner.tasks.get_or_init(|| Tasks::of_request(self.group()).ok()).as_ref()
+    }
+
+    /// The handler has returned its response.
+    fn answered(&self) {
+        self.inner.tasks.get().into_iter().flatten().for_each(Tasks::answered);
     }
 
     /// The request's group.

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, StreamBody};
-use memgroup::{Charge, Config, Effort, Group, Hierarchy, scope};
+use memgroup::{Charge, ChargeErrorKind, Config, Effort, Group, Hierarchy, KillOutcome, scope};
 use memgroup_tokio::{ChargedBody, ReclaimerThread, RequestGroup, RequestGroups};
 use tokio::task::yield_now;
 use tower_layer::Layer;
@@ -124,7 +124,7 @@ async fn handles_a_request_in_a_group_below_its_tenants() {
     let mut service = fixture.layer.clone().admission(100).layer(Handler(echo));
     let response = service.call(request("alice", "hello")).await.unwrap();
     assert_eq!(answer(&response), (200, None));
-    assert_eq!((fixture.alice.children().len(), fixture.alice.usage_exact()), (1, 105 + 64));
+    assert_eq!((fixture.alice.children().len(), fixture.alice.usage_exact()), (1, 105 + 128));
     assert_eq!(body_text(response).await, "hello");
     fixture.assert_ended();
 }
@@ -182,7 +182,7 @@ impl<I: Iterator + Unpin> futures_core::Stream for Frames<I> {
 #[tokio::test]
 async fn answers_by_the_limit_that_refuses_a_frame() {
     let fixture = Fixture::new();
-    let mut service = fixture.layer.clone().request_max(500 + 64).layer(Handler(echo));
+    let mut service = fixture.layer.clone().request_max(500 + 128).layer(Handler(echo));
     let mut sent = async |tenant: &str, bytes: usize| {
         let body = Full::from(vec![0; bytes]);
         let request = Request::builder().header("tenant", tenant).body(body).unwrap();
@@ -278,6 +278,90 @@ async fn answers_503_to_a_request_that_is_stopped_for_another() {
     let response = large.await.unwrap().unwrap();
     assert_eq!(answer(&response), (503, Some("1")));
     assert!(fixture.bob.try_charge(500).is_ok());
+    drop(response);
+    fixture.assert_ended();
+}
+
+/// What a closure on another thread would have of a request.
+type Held = Arc<Mutex<Option<(RequestGroup, Charge)>>>;
+
+/// A handler that hands 700 bytes out, and waits.
+fn hands_out(
+    held: Held,
+) -> impl Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Clone {
+    move |request| {
+        let held = Arc::clone(&held);
+        Box::pin(async move {
+            let group = request.extensions().get::<RequestGroup>().unwrap().clone();
+            *held.lock().unwrap() = Some((group, take(700)));
+            pending().await
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_request_counts_as_stopping_until_its_closures_have_freed_their_memory() {
+    let fixture = Fixture::new();
+    let held = Held::default();
+    let mut service = fixture.layer.clone().layer(Handler(hands_out(Arc::clone(&held))));
+    let large = tokio::spawn(service.call(request("alice", "")));
+    let small =
+        tokio::spawn(fixture.layer.clone().admission(100).layer(Handler(waits)).call(request("alice", "")));
+    while fixture.alice.usage_exact() < 800 {
+        yield_now().await;
+    }
+    let outcome = || fixture.hierarchy.kills().last().unwrap().outcome;
+    assert!(fixture.bob.try_charge(250).is_err());
+    assert_eq!(answer(&large.await.unwrap().unwrap()), (503, Some("1")));
+    assert_eq!((outcome(), fixture.alice.usage_exact()), (None, 800), "its closure has them");
+    assert!(fixture.bob.try_charge(250).is_err());
+    assert_eq!(fixture.hierarchy.kills().len(), 1, "nothing else is stopped meanwhile");
+    let (group, charge) = held.lock().unwrap().take().unwrap();
+    drop(charge);
+    drop(group);
+    assert!(fixture.bob.try_charge(250).is_ok());
+    assert_eq!(outcome(), Some(KillOutcome::Died));
+    small.abort();
+    assert!(small.await.unwrap_err().is_cancelled());
+    fixture.assert_ended();
+}
+
+async fn waits(_: Request<Incoming>) -> Handled {
+    pending().await
+}
+
+#[tokio::test]
+async fn a_request_that_was_cancelled_is_waited_for_while_its_closures_run() {
+    let fixture = Fixture::new();
+    let held = Held::default();
+    let mut service = fixture.layer.clone().layer(Handler(hands_out(Arc::clone(&held))));
+    let large = tokio::spawn(service.call(request("alice", "")));
+    while fixture.alice.usage_exact() < 700 {
+        yield_now().await;
+    }
+    large.abort();
+    assert!(large.await.unwrap_err().is_cancelled());
+    let error = fixture.bob.try_charge(500).unwrap_err();
+    assert_eq!(error.kind(), ChargeErrorKind::VictimDying);
+    drop(held.lock().unwrap().take());
+    assert!(fixture.bob.try_charge(500).is_ok());
+    fixture.assert_ended();
+}
+
+#[tokio::test]
+async fn a_response_that_is_being_sent_is_not_stopped_nor_waited_for() {
+    let fixture = Fixture::new();
+    let answers = |request: Request<Incoming>| async move {
+        let group = request.extensions().get::<RequestGroup>().unwrap().clone();
+        yield_now().await;
+        let charge = group.group().try_charge(700).unwrap();
+        let mut response = text("large");
+        response.extensions_mut().insert(Arc::new(charge));
+        response
+    };
+    let response = fixture.layer.clone().layer(Handler(answers)).call(request("alice", "")).await.unwrap();
+    let error = fixture.bob.try_charge(500).unwrap_err();
+    assert!(error.kind() != ChargeErrorKind::VictimDying, "{error}");
     drop(response);
     fixture.assert_ended();
 }

@@ -1,6 +1,6 @@
 //! The kill hook of a group ends its tasks.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,6 +150,74 @@ fn keeps_the_hook_until_the_last_task_ends() {
     assert_eq!(Tasks::of(&group).unwrap_err(), exists);
     drop(task);
     assert!(Tasks::of(&group).is_ok());
+}
+
+#[tokio::test]
+async fn reports_the_end_with_the_last_of_the_tasks() {
+    let (hierarchy, _tenants, runaway, small) = full();
+    // Held beside the tasks, so that usage does not show their end.
+    let held = runaway.try_charge(1 << 20).unwrap();
+    let tasks = Tasks::of(&runaway).unwrap();
+    let (mut first, mut last) = (pin!(tasks.track(pending::<()>())), pin!(tasks.track(pending::<()>())));
+    let mut context = Context::from_waker(Waker::noop());
+    for task in [first.as_mut(), last.as_mut()] {
+        assert!(task.poll(&mut context).is_pending());
+    }
+    assert!(small.try_charge(4096).is_err());
+    assert!(matches!(first.as_mut().poll(&mut context), Poll::Ready(Err(Ended::Killed { .. }))));
+    assert_eq!(hierarchy.kills().last().unwrap().outcome, None, "the other one still runs");
+    assert!(matches!(last.as_mut().poll(&mut context), Poll::Ready(Err(Ended::Killed { .. }))));
+    assert_eq!(hierarchy.kills().last().unwrap().outcome, Some(KillOutcome::Died));
+    drop(held);
+    assert_empty(&hierarchy, &runaway);
+}
+
+#[test]
+fn a_stop_during_a_poll_ends_the_task_with_that_poll() {
+    let (_hierarchy, group) = fixture();
+    let tasks = Tasks::of(&group).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let stopped = Ended::Stopped { group: "/group".to_owned() };
+    // At the first poll the waker is not in the list yet, at the second it is.
+    for at in [1, 2] {
+        let (stopper, mut polls) = (tasks.clone(), 0);
+        let mut task = pin!(tasks.track(poll_fn(move |_| {
+            polls += 1;
+            if polls == at {
+                assert_eq!(stopper.stop(), 1);
+            }
+            Poll::<()>::Pending
+        })));
+        for poll in 1..=at {
+            let polled = task.as_mut().poll(&mut context);
+            let is_over = polled == Poll::Ready(Err(stopped.clone()));
+            assert_eq!(is_over, poll == at, "poll {poll}, stopped at {at}: it would sleep for ever");
+        }
+    }
+}
+
+#[test]
+fn keeps_nothing_of_a_task_that_has_ended() {
+    let (_hierarchy, group) = fixture();
+    let tasks = Tasks::of(&group).unwrap();
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    let mut polls = 0;
+    let mut task = pin!(tasks.track(poll_fn(|_| {
+        polls += 1;
+        if polls == 2 { Poll::Ready(()) } else { Poll::Pending }
+    })));
+    assert!(task.as_mut().poll(&mut context).is_pending());
+    assert_eq!(tasks.count(), 1);
+    assert_eq!(task.as_mut().poll(&mut context), Poll::Ready(Ok(())));
+    assert_eq!(tasks.count(), 0, "before the future itself is dropped");
+
+    let mut dropped = Box::pin(tasks.track(pending::<()>()));
+    assert!(dropped.as_mut().poll(&mut context).is_pending());
+    drop(dropped);
+    drop(waker);
+    assert_eq!((tasks.count(), tasks.stop(), Arc::strong_count(&woken)), (0, 0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
