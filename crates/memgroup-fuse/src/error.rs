@@ -94,7 +94,8 @@ pub(crate) fn of_group(error: &GroupError) -> Errno {
         GroupError::Exists { .. } => Errno::EEXIST,
         GroupError::Offline { .. } => Errno::ENODEV,
         GroupError::HasChildren { .. } | GroupError::IsRoot => Errno::EBUSY,
-        GroupError::TooDeep { .. } | GroupError::TooMany { .. } => Errno::EAGAIN,
+        GroupError::TooDeep { .. } | GroupError::TooDeepBelow { .. } => Errno::EAGAIN,
+        GroupError::TooMany { .. } | GroupError::TooManyDescendants { .. } => Errno::EAGAIN,
         GroupError::OutOfMemory { .. } => Errno::ENOMEM,
         _ => Errno::EINVAL,
     }

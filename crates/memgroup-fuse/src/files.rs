@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Pressure,
     /// A write may take long.
     Reclaim,
+    /// A bound on the groups below its group. It belongs to the owner of the directory above.
+    Bound,
 }
 
 /// A file that every group has.
@@ -41,6 +43,7 @@ impl File {
             "memory.peak" => Kind::Peak,
             "memory.pressure" => Kind::Pressure,
             "memory.reclaim" => Kind::Reclaim,
+            "cgroup.max.descendants" | "cgroup.max.depth" => Kind::Bound,
             _ => Kind::Plain,
         };
         let is_writable = file.writable || matches!(kind, Kind::Peak | Kind::Pressure);
@@ -122,6 +125,8 @@ mod tests {
             ("cgroup.controllers", 0o444),
             ("cgroup.subtree_control", 0o644),
             ("cgroup.type", 0o644),
+            ("cgroup.max.descendants", 0o644),
+            ("cgroup.max.depth", 0o644),
         ] {
             assert_eq!(files.find(name).unwrap().1.mode, mode, "{name}");
         }

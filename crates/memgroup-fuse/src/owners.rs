@@ -3,6 +3,10 @@
 //! As in cgroup v2, a new group and all its files belong to the user that made it, and `chown` changes one file alone. A group that the program
 //! made belongs to the user that mounted.
 //!
+//! The two files with the bounds on the groups below a group are different. They belong to the owner of the directory above, for as long as no
+//! `chown` names one of them. The owner of a group that was delegated must not be able to lift the bound that the delegation rests on, not even
+//! where that user made the directory. The root's belong to the user that mounted.
+//!
 //! - I1. There is an entry only for a group that differs from the default. Entries of removed groups are dropped when the table has doubled.
 
 use std::collections::HashMap;
@@ -11,6 +15,7 @@ use std::time::SystemTime;
 
 use memgroup::{GroupId, Hierarchy};
 
+use crate::files::{File, Kind};
 use crate::inode::{DIRECTORY, Inode};
 
 /// The permissions of a directory that the program made.
@@ -69,16 +74,27 @@ impl Owners {
         Rights { owner, mode, accessed: self.mounted, modified: self.mounted }
     }
 
-    /// The rights of an inode. `mode` is that of a new group's file.
-    pub(crate) fn get(&self, inode: Inode, mode: Option<u16>) -> Rights {
-        let mode = mode.unwrap_or(DIRECTORY_MODE);
-        match self.entries().groups.get(&inode.group) {
-            None => self.default(self.mounter, mode),
-            Some(entry) => match entry.set.get(&inode.file) {
-                Some(&rights) => rights,
-                None => self.default(entry.creator, mode),
-            },
+    /// The rights of an inode. `file` is the file, if it's no directory.
+    pub(crate) fn get(&self, inode: Inode, file: Option<&File>) -> Rights {
+        let mode = file.map_or(DIRECTORY_MODE, |file| file.mode);
+        let is_bound = file.is_some_and(|file| file.kind == Kind::Bound);
+        // Looked up before, because the engine's lock is not taken under this one.
+        let above =
+            if is_bound { self.hierarchy.group(inode.group).and_then(|group| group.parent()) } else { None };
+        let entries = self.entries();
+        let entry = entries.groups.get(&inode.group);
+        if let Some(&rights) = entry.and_then(|entry| entry.set.get(&inode.file)) {
+            return rights;
         }
+        let owner = match above {
+            Some(above) => match entries.groups.get(&above.id()) {
+                Some(entry) => entry.set.get(&DIRECTORY).map_or(entry.creator, |rights| rights.owner),
+                None => self.mounter,
+            },
+            None if is_bound => self.mounter,
+            None => entry.map_or(self.mounter, |entry| entry.creator),
+        };
+        self.default(owner, mode)
     }
 
     pub(crate) fn set(&self, inode: Inode, rights: Rights) {
@@ -116,6 +132,31 @@ mod tests {
 
     use super::*;
 
+    const PLAIN: File = File { name: String::new(), kind: Kind::Plain, mode: 0o644 };
+
+    #[test]
+    fn give_a_bound_to_the_owner_of_the_directory_above() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let (mounter, alice) = (Owner { uid: 0, gid: 0 }, Owner { uid: 7, gid: 8 });
+        let bound = File { kind: Kind::Bound, ..PLAIN };
+        let owners = Owners::new(&hierarchy, mounter);
+        let (outer, inner) = (hierarchy.create("/a").unwrap(), hierarchy.create("/a/b").unwrap());
+        let owner =
+            |group: &memgroup::Group| owners.get(Inode { group: group.id(), file: 1 }, Some(&bound)).owner;
+        assert_eq!((owner(&hierarchy.root()), owner(&outer), owner(&inner)), (mounter, mounter, mounter));
+        owners.created(outer.id(), alice, 0o755);
+        owners.created(inner.id(), Owner { uid: 9, gid: 9 }, 0o755);
+        assert_eq!((owner(&outer), owner(&inner)), (mounter, alice));
+        let directory = Inode { group: outer.id(), file: DIRECTORY };
+        owners.set(directory, Rights { owner: mounter, ..owners.get(directory, None) });
+        assert_eq!((owner(&outer), owner(&inner)), (mounter, mounter));
+        let file = Inode { group: outer.id(), file: 1 };
+        owners.set(file, Rights { owner: alice, ..owners.get(file, Some(&bound)) });
+        assert_eq!(owner(&outer), alice, "the file was given to another user by name");
+        inner.remove().unwrap();
+        assert_eq!(owner(&inner), mounter);
+    }
+
     #[test]
     fn drop_the_entries_of_removed_groups() {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
@@ -129,11 +170,12 @@ mod tests {
             group.remove().unwrap();
             assert!(owners.entries().groups.len() <= ENTRIES_LEAST);
         }
-        let rights = |file, mode| owners.get(Inode { group: kept.id(), file }, mode);
-        assert_eq!((rights(DIRECTORY, None).owner, rights(DIRECTORY, None).mode), (user, 0o700));
-        assert_eq!((rights(3, Some(0o644)).owner, rights(3, Some(0o644)).mode), (user, 0o644));
+        let directory = owners.get(Inode { group: kept.id(), file: DIRECTORY }, None);
+        assert_eq!((directory.owner, directory.mode), (user, 0o700));
+        let file = || owners.get(Inode { group: kept.id(), file: 3 }, Some(&PLAIN));
+        assert_eq!((file().owner, file().mode), (user, 0o644));
         owners.removed(kept.id());
-        assert_eq!(rights(3, Some(0o644)).owner, mounter);
+        assert_eq!(file().owner, mounter);
     }
 
     #[test]
@@ -143,11 +185,11 @@ mod tests {
         let owners = Owners::new(&hierarchy, mounter);
         let inode = |file| Inode { group: hierarchy.root().id(), file };
         let changed =
-            Rights { owner: Owner { uid: 2, gid: 3 }, mode: 0o640, ..owners.get(inode(1), Some(0o644)) };
+            Rights { owner: Owner { uid: 2, gid: 3 }, mode: 0o640, ..owners.get(inode(1), Some(&PLAIN)) };
         owners.set(inode(1), changed);
-        assert_eq!(owners.get(inode(1), Some(0o644)), changed);
+        assert_eq!(owners.get(inode(1), Some(&PLAIN)), changed);
         assert_eq!(
-            (owners.get(inode(2), Some(0o444)).owner, owners.get(inode(0), None).owner),
+            (owners.get(inode(2), Some(&PLAIN)).owner, owners.get(inode(0), None).owner),
             (mounter, mounter)
         );
     }

@@ -118,7 +118,7 @@ impl Tree {
     /// The attributes of an inode. A removed group has them too, for descriptors.
     fn attributes(&self, inode: Inode, group: Option<&Group>) -> FileAttr {
         let file = self.files.get(inode.file);
-        let rights = self.owners.get(inode, file.as_ref().map(|file| file.mode));
+        let rights = self.owners.get(inode, file.as_deref());
         let (kind, nlink) = match inode.file {
             DIRECTORY => (FileType::Directory, 2 + group.map_or(0, Group::child_count)),
             _ => (FileType::RegularFile, 1),
@@ -223,7 +223,7 @@ impl Filesystem for Tree {
     ) {
         let inode = self.inode(number);
         let file = self.files.get(inode.file);
-        let before = self.owners.get(inode, file.map(|file| file.mode));
+        let before = self.owners.get(inode, file.as_deref());
         let mut rights = before;
         rights.mode = mode.map_or(rights.mode, |mode| (mode & 0o7777) as u16);
         rights.owner = Owner { uid: uid.unwrap_or(rights.owner.uid), gid: gid.unwrap_or(rights.owner.gid) };

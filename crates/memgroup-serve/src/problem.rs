@@ -79,6 +79,10 @@ impl From<GroupError> for Problem {
             E::HasChildren { path, .. } => (StatusCode::CONFLICT, "group_has_children", Some(path)),
             E::IsRoot => (StatusCode::CONFLICT, "group_is_root", None),
             E::TooDeep { path, .. } => (StatusCode::BAD_REQUEST, "group_too_deep", Some(path)),
+            E::TooDeepBelow { path, .. } => (StatusCode::BAD_REQUEST, "group_too_deep", Some(path)),
+            E::TooManyDescendants { path, .. } => {
+                (StatusCode::INSUFFICIENT_STORAGE, "too_many_groups", Some(path))
+            }
             E::OutOfMemory { path, .. } => (StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", Some(path)),
             E::TooMany { .. } => (StatusCode::INSUFFICIENT_STORAGE, "too_many_groups", None),
             _ => (StatusCode::CONFLICT, "group_refused", None),

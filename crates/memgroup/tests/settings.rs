@@ -138,26 +138,31 @@ fn applies_each_setting_of_a_group_and_leaves_the_others() {
         share = 8
         reserve_min = true
         enforced = false
+        max_descendants = 1000
+        max_depth = "max"
         "#,
     )
     .unwrap();
+    group.set_max_depth(3);
     group.apply(&all).unwrap();
     let settings = || {
         (
             (group.max(), group.high(), group.low(), group.min(), group.oom_group(), group.oom_score()),
             (group.weight(), group.share(), group.reserves_min(), group.is_enforced()),
+            (group.max_descendants(), group.max_depth()),
         )
     };
-    let (bytes, rest) =
-        ((Some(1 << 30), Some(900 << 20), BYTES_MAX, 64 << 20, true, -5), (500, Some(8), true, false));
-    assert_eq!(settings(), (bytes, rest));
+    let bytes = (Some(1 << 30), Some(900 << 20), BYTES_MAX, 64 << 20, true, -5);
+    let (rest, bounds) = ((500, Some(8), true, false), (Some(1000), None));
+    assert_eq!(settings(), (bytes, rest, bounds));
     group.apply(&GroupSpec::default()).unwrap();
-    assert_eq!(settings(), (bytes, rest));
+    assert_eq!(settings(), (bytes, rest, bounds));
     let some: GroupSpec =
-        serde_json::from_str(r#"{"max": "max", "share": 0, "enforced": true, "low": 0}"#).unwrap();
+        serde_json::from_str(r#"{"max": "max", "share": 0, "enforced": true, "low": 0, "max_depth": 0}"#)
+            .unwrap();
     group.apply(&some).unwrap();
     let bytes = (None, Some(900 << 20), 0, 64 << 20, true, -5);
-    assert_eq!(settings(), (bytes, (500, None, true, true)));
+    assert_eq!(settings(), (bytes, (500, None, true, true), (Some(1000), Some(0))));
 }
 
 #[test]
@@ -231,7 +236,12 @@ fn errors_of_a_tree_name_the_group_and_the_allowed_values() {
             r#"{"/a": {"maxx": 1}}"#,
             "key `maxx` of group /a is unknown; allowed: max, high, low, min, oom_group, oom_score",
         ),
-        (r#"{"/a": {"maxx": 1}}"#, "enforced, groups"),
+        (r#"{"/a": {"maxx": 1}}"#, "enforced, max_descendants, max_depth, groups"),
+        (
+            r#"{"/a": {"max_depth": -1}}"#,
+            "key `max_depth` of group /a is -1; allowed: an integer from 0 to 4294967295, or \"max\" for no bound",
+        ),
+        (r#"{"/a": {"max_descendants": "64K"}}"#, "key `max_descendants` of group /a is \"64K\"; allowed"),
         (r#"{"/a": {"memory.max": 1}}"#, "key `memory.max` of group /a is unknown"),
         (
             r#"{"/a": {"max": -1}}"#,

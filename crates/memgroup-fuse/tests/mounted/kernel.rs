@@ -55,9 +55,11 @@ fn revents(file: &File) -> String {
 }
 
 /// Files that both have without the controller of memory.
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "cgroup.controllers",
     "cgroup.events",
+    "cgroup.max.depth",
+    "cgroup.max.descendants",
     "cgroup.procs",
     "cgroup.stat",
     "cgroup.subtree_control",
@@ -177,6 +179,24 @@ fn results(top: &Path, files: &[&str]) -> Vec<(String, String)> {
     for text in ["domain", "word", "\n"] {
         let written = writing(&at("cgroup.type")).write(text.as_bytes());
         add(format!("write {text:?} to cgroup.type"), shown(written));
+    }
+
+    for name in ["cgroup.max.descendants", "cgroup.max.depth"] {
+        for text in ["10", " 7 \n", "0", "max\n", "Max", "1 2", "1K", "\n", "1"] {
+            let written = writing(&at(name)).write(text.as_bytes());
+            let read = fs::read_to_string(at(name)).unwrap();
+            add(format!("write {text:?} to {name}"), format!("{} {read:?}", shown(written)));
+        }
+        add(
+            "mkdir within the bounds".into(),
+            shown(fs::create_dir(at("x")).and_then(|()| fs::remove_dir(at("x")))),
+        );
+        add(
+            "mkdir beyond a bound".into(),
+            shown(fs::create_dir(at("child/x")).and_then(|()| fs::create_dir(at("child/x/y")))),
+        );
+        add("rmdir".into(), shown(fs::remove_dir(at("child/x"))));
+        fs::write(at(name), "max").unwrap();
     }
 
     let open = writing(&at("child/cgroup.type"));

@@ -6,9 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use memgroup::{Config, Hierarchy};
 use memgroup_fuse::Options;
 
-use super::{mounted, mounted_with};
+use super::{Mounted, can_mount, mounted, mounted_of, mounted_with};
 
 pub(super) const USER: u32 = 54321;
 
@@ -49,6 +50,85 @@ fn lets_a_user_control_a_group_that_was_delegated() {
     // A group that the program makes belongs to the user that mounted.
     m.hierarchy.create("/alice/y").unwrap();
     assert_eq!(fs::metadata(m.path("alice/y/memory.max")).unwrap().uid(), 0);
+}
+
+#[test]
+fn bounds_the_groups_of_a_user_to_whom_one_was_delegated() {
+    const GROUPS: u32 = 400;
+    if !can_mount() {
+        return;
+    }
+    let hierarchy = Hierarchy::new(Config::new().groups_max(GROUPS)).unwrap();
+    let Some(m) = mounted_of(hierarchy, Options::new().allow_other(true)) else { return };
+    fs::set_permissions(m.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let folder = m.folder.path();
+    let delegate = "mkdir -p tenants/alice && echo 100 > tenants/alice/cgroup.max.descendants && echo 2 > tenants/alice/cgroup.max.depth";
+    assert_eq!(m.sh(delegate), "");
+    chown(m.path("tenants/alice"), Some(USER), Some(USER)).unwrap();
+    let owners = |name: &str| {
+        ["cgroup.max.descendants", "cgroup.max.depth"].map(|file| {
+            let found = fs::metadata(m.path(name).join(file)).unwrap();
+            (found.uid(), found.gid(), found.mode() & 0o777)
+        })
+    };
+    let (root, alice) = ((0, 0, 0o644), (USER, USER, 0o644));
+    assert_eq!((owners(""), owners("tenants"), owners("tenants/alice")), ([root; 2], [root; 2], [root; 2]));
+    let tries = "for file in descendants depth; do echo max > tenants/alice/cgroup.max.$file || echo refused; \
+                 chmod 0666 tenants/alice/cgroup.max.$file || echo refused; \
+                 chown $(id -u) tenants/alice/cgroup.max.$file || echo refused; done; \
+                 rmdir tenants/alice || echo refused; mv tenants/alice tenants/bob || echo refused";
+    let said = sh_as(USER, folder, tries);
+    assert_eq!(said.matches("refused\n").count(), 8, "{said}");
+    assert_eq!(m.sh("cat tenants/alice/cgroup.max.*"), "2\n100\n");
+    // She bounds the groups that she makes herself, within her own bound.
+    let inner = "mkdir tenants/alice/team && echo 3 > tenants/alice/team/cgroup.max.descendants && mkdir tenants/alice/team/1 tenants/alice/team/2 tenants/alice/team/3 && mkdir tenants/alice/team/4";
+    let said = sh_as(USER, folder, inner);
+    assert!(said.contains("Resource temporarily unavailable") && said.contains("team/4"), "{said}");
+    assert_eq!(owners("tenants/alice/team"), [alice; 2]);
+    assert!(
+        sh_as(USER, folder, "mkdir tenants/alice/team/1/deep").contains("Resource temporarily unavailable")
+    );
+    // Another user may make a group there. Its bounds are not that user's, but those of the one whose directory it is in.
+    chmod_all(&m, "tenants/alice/team");
+    assert_eq!(sh_as(USER, folder, "echo max > tenants/alice/team/cgroup.max.descendants"), "");
+    assert_eq!(
+        sh_as(
+            USER + 1,
+            folder,
+            "mkdir tenants/alice/team/other && echo 1M > tenants/alice/team/other/memory.max"
+        ),
+        ""
+    );
+    assert_eq!(owners("tenants/alice/team/other"), [alice; 2]);
+    assert!(
+        sh_as(USER + 1, folder, "echo 7 > tenants/alice/team/other/cgroup.max.depth")
+            .contains("Permission denied")
+    );
+    // All that she can get.
+    let storm = "i=0; while mkdir tenants/alice/g$i 2>/dev/null; do i=$((i + 1)); done; echo $i";
+    assert_eq!(sh_as(USER, folder, storm), "95\n", "five groups are in the team and its own");
+    // Removed groups that hold bytes still count.
+    let held: Vec<_> = (0..95)
+        .map(|number| {
+            let group = m.hierarchy.lookup(&format!("/tenants/alice/g{number}")).unwrap();
+            group.try_charge(1).unwrap()
+        })
+        .collect();
+    assert_eq!(sh_as(USER, folder, "rmdir tenants/alice/g*"), "");
+    assert_eq!(sh_as(USER, folder, storm), "0\n");
+    assert_eq!(m.sh("mkdir tenants/bob && mkdir tenants/bob/x && ls -d tenants/bob/x"), "tenants/bob/x\n");
+    drop(held);
+    assert_eq!(sh_as(USER, folder, storm), "95\n");
+    // Who owns the directory above owns the bounds.
+    chown(m.path("tenants"), Some(USER + 1), None).unwrap();
+    assert_eq!(sh_as(USER + 1, folder, "echo 101 > tenants/alice/cgroup.max.descendants"), "");
+    assert_eq!(sh_as(USER, folder, storm), "0\n", "its names are taken");
+    assert!(sh_as(USER, folder, "mkdir tenants/alice/last && mkdir tenants/alice/more").contains("more"));
+}
+
+/// Lets every user make groups there.
+fn chmod_all(m: &Mounted, name: &str) {
+    fs::set_permissions(m.path(name), Permissions::from_mode(0o777)).unwrap();
 }
 
 #[test]

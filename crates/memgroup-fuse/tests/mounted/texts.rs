@@ -42,6 +42,8 @@ fn takes_the_texts_that_the_engine_takes() {
         ("memory.share", "8", "8\n"),
         ("memgroup.weight", "10000", "10000\n"),
         ("memgroup.enforced", "0", "0\n"),
+        ("cgroup.max.descendants", "100", "100\n"),
+        ("cgroup.max.depth", "max\n", "max\n"),
         ("cgroup.subtree_control", "+memory", "memory cpu io\n"),
     ] {
         let name = format!("alice/{file}");
@@ -67,6 +69,7 @@ fn refuses_texts_with_the_numbers_of_the_kernel() {
         ("memory.reclaim", "1M swappiness=60", Errno::INVAL),
         ("memory.pressure", "some 150000", Errno::INVAL),
         ("memory.pressure", "some 150000 100000", Errno::INVAL),
+        ("cgroup.max.depth", "-1", Errno::INVAL),
         ("cgroup.procs", "1", Errno::OPNOTSUPP),
         ("cgroup.threads", "1", Errno::OPNOTSUPP),
         ("cgroup.type", "threaded", Errno::OPNOTSUPP),

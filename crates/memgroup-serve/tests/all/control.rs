@@ -20,6 +20,8 @@ fn a_written_file_arrives_in_the_engine() {
         ("memgroup.weight", "7"),
         ("memgroup.enforced", "0"),
         ("memgroup.reserve_min", "1"),
+        ("cgroup.max.descendants", "1"),
+        ("cgroup.max.depth", "1"),
     ] {
         let reply = fixture.unix().send("PUT", &format!("/v1/groups/t/{file}"), text.as_bytes());
         assert_eq!((reply.status, reply.body.len()), (204, 0), "{file}");
@@ -28,6 +30,19 @@ fn a_written_file_arrives_in_the_engine() {
     }
     assert_eq!((group.max(), group.high(), group.weight()), (Some(64 << 20), Some(32 << 20), 7));
     assert!(!group.is_enforced() && group.oom_group());
+    assert_eq!((group.max_descendants(), group.max_depth()), (Some(1), Some(1)));
+    let post = |path: &str| fixture.unix().send("POST", path, b"");
+    assert_eq!(post("/v1/groups/t/one").status, 201);
+    for (path, status, code) in
+        [("/v1/groups/t/two", 507, "too_many_groups"), ("/v1/groups/t/one/deep", 507, "too_many_groups")]
+    {
+        let reply = post(path);
+        assert_eq!((reply.status, reply.code().as_str()), (status, code), "{}", reply.text());
+        assert!(reply.json()["detail"].as_str().unwrap().contains("set_max_descendants"));
+    }
+    group.set_max_descendants(None);
+    let reply = post("/v1/groups/t/one/deep");
+    assert_eq!((reply.status, reply.code().as_str()), (400, "group_too_deep"));
 }
 
 #[test]
@@ -44,7 +59,7 @@ fn errors_name_the_group_the_file_and_the_allowed_values() {
             assert_eq!((reply.status, reply.code().as_str()), (405, "file_is_read_only"));
             assert_eq!(reply.header("allow"), Some("GET"), "methods, and no names of files");
             assert!(problem["allowed"].as_array().unwrap().contains(&json!("memory.max")));
-        } else if !file.name.starts_with("cgroup.") {
+        } else if !file.name.starts_with("cgroup.") || file.name.starts_with("cgroup.max.") {
             assert_eq!((reply.status, reply.code().as_str()), (400, "invalid_text"));
             let allowed = ["or max", "write 1 for yes, or 0 for no", "no whole number from", "powers of two"];
             assert!(allowed.iter().any(|words| detail.contains(words)), "{detail}");

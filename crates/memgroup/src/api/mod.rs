@@ -1,6 +1,7 @@
 //! Api: the public handles.
 
 pub mod block;
+pub(crate) mod bounds;
 pub(crate) mod group;
 pub(crate) mod hierarchy;
 pub(crate) mod label;

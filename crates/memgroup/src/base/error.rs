@@ -53,6 +53,30 @@ pub enum GroupError {
         /// The bound.
         depth_max: u32,
     },
+    /// A group above has as many groups below it as its bound allows
+    /// ([`set_max_descendants`](crate::Group::set_max_descendants)).
+    TooManyDescendants {
+        /// The path that the new group would have.
+        path: String,
+        /// The path of the group with the bound.
+        group: String,
+        /// The groups below `group` now, removed ones that still hold bytes or have handles included.
+        descendants: u32,
+        /// The bound.
+        max_descendants: u32,
+    },
+    /// The group would be deeper below a group above than that one's bound allows
+    /// ([`set_max_depth`](crate::Group::set_max_depth)).
+    TooDeepBelow {
+        /// The path that the new group would have.
+        path: String,
+        /// The path of the group with the bound.
+        group: String,
+        /// Levels from `group` down to the new group.
+        depth: u32,
+        /// The bound.
+        max_depth: u32,
+    },
     /// The system refuses memory for the group's node or its per-CPU words.
     OutOfMemory {
         /// Its path.
@@ -96,6 +120,17 @@ impl fmt::Display for GroupError {
             GroupError::TooDeep { path, depth_max } => {
                 write!(f, "group {path} would be deeper than {depth_max} levels below the root")
             }
+            GroupError::TooManyDescendants { path, group, descendants, max_descendants } => write!(
+                f,
+                "group {path} would be one too many below {group}, which has {descendants} groups below it and a bound of \
+                 {max_descendants}; remove groups there, whose last bytes and handles must be gone too, or raise the \
+                 bound by set_max_descendants or cgroup.max.descendants"
+            ),
+            GroupError::TooDeepBelow { path, group, depth, max_depth } => write!(
+                f,
+                "group {path} would be {depth} levels below {group}, whose bound is {max_depth}; create it further \
+                 up, or raise the bound by set_max_depth or cgroup.max.depth"
+            ),
             GroupError::OutOfMemory { path, bytes } => write!(
                 f,
                 "group {path} needs {bytes} bytes of memory and the system refuses them; remove groups, or raise \

@@ -120,7 +120,7 @@ impl Config {
     }
 
     /// The most groups at one time, the root and removed groups that still hold bytes or have
-    /// handles included; 1 to 16,777,216.
+    /// handles included; 1 to 16,777,216. [`Group::set_max_descendants`](crate::Group::set_max_descendants) bounds the part that one tenant takes.
     #[must_use]
     pub fn groups_max(self, groups_max: u32) -> Config {
         Config { groups_max, ..self }

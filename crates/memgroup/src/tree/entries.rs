@@ -15,6 +15,22 @@ pub(super) enum Phase {
     Dying,
 }
 
+/// The bounds on the groups below one group (`topology::bounds`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// The most groups below it, on all levels.
+    pub(crate) descendants: u32,
+    /// The most levels below it.
+    pub(crate) depth: u32,
+}
+
+impl Bounds {
+    /// The number of a bound that is not set.
+    pub(crate) const UNSET: u32 = u32::MAX;
+
+    pub(crate) const NONE: Bounds = Bounds { descendants: Bounds::UNSET, depth: Bounds::UNSET };
+}
+
 /// One place of the tree: a group, or none.
 pub(super) struct Entry {
     pub(super) phase: Phase,
@@ -31,6 +47,9 @@ pub(super) struct Entry {
     /// Nothing where the group never had a child.
     #[allow(clippy::box_collection, reason = "most groups have none: a word instead of an empty map")]
     pub(super) children: Option<Box<BTreeMap<Name, NodeId>>>,
+    /// Groups below it, on all levels, that are not released: online and dying ones.
+    pub(super) below: u32,
+    pub(super) bounds: Bounds,
     /// The next in the same list of releases that are left to a thread with a turn to flush; the last links to itself. `TOP`: in none.
     pub(super) next_unsettled: NodeId,
 }
@@ -48,6 +67,8 @@ impl Entry {
             next_sibling: TOP,
             previous_sibling: TOP,
             children: None,
+            below: 0,
+            bounds: Bounds::NONE,
             next_unsettled: TOP,
         }
     }

@@ -6,6 +6,7 @@ use core::fmt;
 
 use crate::base::id::GroupId;
 use crate::base::limit;
+use crate::tree::entries::Bounds;
 use crate::tree::listing;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
@@ -138,6 +139,11 @@ impl Group {
     /// Number of its online children.
     pub fn child_count(&self) -> usize {
         self.node.shared().tree.lock().child_count(self.node.id())
+    }
+
+    /// The bounds on the groups below it.
+    pub(crate) fn bounds(&self) -> Bounds {
+        self.node.shared().tree.lock().bounds(self.node.id())
     }
 
     /// Whether the group has not been removed.

@@ -15,10 +15,11 @@ use std::ops::Range;
 use std::time::Instant;
 
 use crate::base::id::NodeId;
+use crate::tree::entries::Bounds;
 use crate::tree::handle::Group;
 use crate::tree::name::NAME_MAX;
 use crate::tree::node::Node;
-use crate::tree::topology::State;
+use crate::tree::topology::{State, Tree};
 
 /// The most groups that are found, or searched for children, with the lock held once.
 pub(crate) const GROUPS_A_STEP: usize = 32;
@@ -33,6 +34,8 @@ pub(crate) struct Listed {
     pub(crate) parent: Option<usize>,
     /// When it was removed.
     pub(crate) removed: Option<Instant>,
+    /// The bounds on the groups below it.
+    pub(crate) bounds: Bounds,
     name: Range<usize>,
 }
 
@@ -75,7 +78,8 @@ impl Listing {
     /// `top` alone.
     fn begin(top: &Group) -> Listing {
         let names = top.name();
-        let first = Listed { group: top.clone(), parent: None, removed: None, name: 0..names.len() };
+        let (group, name, bounds) = (top.clone(), 0..names.len(), top.bounds());
+        let first = Listed { group, parent: None, removed: None, bounds, name };
         Listing { groups: vec![first], names }
     }
 
@@ -95,11 +99,19 @@ impl Listing {
     }
 
     /// Adds a group, within the memory that was allocated before.
-    fn push(&mut self, node: &'static Node, name: &str, parent: Option<usize>, removed: Option<Instant>) {
+    fn push(
+        &mut self,
+        tree: &Tree,
+        node: &'static Node,
+        name: &str,
+        parent: Option<usize>,
+        removed: Option<Instant>,
+    ) {
         let begin = self.names.len();
         self.names.push_str(name);
         let name = begin..self.names.len();
-        self.groups.push(Listed { group: Group::pinned(node), parent, removed, name });
+        let (group, bounds) = (Group::pinned(node), tree.bounds(node.id()));
+        self.groups.push(Listed { group, parent, removed, bounds, name });
     }
 
     /// Finds the children of the first groups, so many.
@@ -118,7 +130,7 @@ impl Listing {
                 let before = self.groups.len();
                 for (name, id) in children {
                     if let Some(node) = shared.node(id) {
-                        self.push(node, name, Some(at), None);
+                        self.push(&tree, node, name, Some(at), None);
                     }
                 }
                 let found = self.groups.len() - before;
@@ -143,7 +155,7 @@ impl Listing {
                 if let State::Dying { since } = tree.state(node.id())
                     && node.is_within(top)
                 {
-                    self.push(node, tree.name(node.id()), None, Some(since));
+                    self.push(&tree, node, tree.name(node.id()), None, Some(since));
                 }
             }
             from = to;

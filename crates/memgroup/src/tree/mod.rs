@@ -1,7 +1,7 @@
 //! Tree: names, topology, and the data that a hierarchy is made of.
 
 pub(crate) mod children;
-mod entries;
+pub(crate) mod entries;
 pub(crate) mod error;
 pub(crate) mod handle;
 pub(crate) mod holders;

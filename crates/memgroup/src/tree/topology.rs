@@ -27,6 +27,7 @@ use crate::state::stats::update_tree::UpdateTree;
 use crate::tree::entries::{Entries, Entry, Phase};
 use crate::tree::name::{self, Name};
 
+mod bounds;
 mod closing;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
@@ -198,6 +199,7 @@ impl Tree {
                 depth_max: self.depth_max,
             });
         }
+        self.check_bounds(parent, name)?;
         if self.in_use == self.groups_max {
             return Err(GroupError::TooMany { groups_max: self.groups_max });
         }
@@ -219,6 +221,7 @@ impl Tree {
             Entry { phase, since, name: Name::new(name), depth: depth as u16, parent, ..Entry::free() };
         self.replace(id, entry);
         self.link(id);
+        self.count_above(id, |below| below + 1);
         Ok(id)
     }
 
@@ -319,7 +322,9 @@ impl Tree {
     /// Dying → Free: the place may be given to another group. Returns the parent; the caller returns the pin on it.
     pub(crate) fn release(&mut self, id: NodeId) -> Option<NodeId> {
         debug_assert!(self.is_dying(id));
+        debug_assert!(self.entry(id).below == 0, "groups below it keep it (I1)");
         let parent = self.parent(id);
+        self.count_above(id, |below| below - 1);
         self.replace(id, Entry::free());
         self.in_use -= 1;
         self.dying -= 1;

@@ -82,6 +82,8 @@ fn refuses_a_group_without_memory_by_name() {
             let hierarchy = used_on_all_slots(kind(page, 1 + number), SLOTS);
             let parent = hierarchy.create("/parent").unwrap();
             let before = parent.children().len();
+            // The group for which there is no memory does not count.
+            parent.set_max_descendants(MORE_THAN_A_CHUNK as u32 + 1);
             let guard = inject::fail(call, 0);
             let mut made = 0;
             let error = loop {
@@ -112,7 +114,9 @@ fn refuses_a_group_without_memory_by_name() {
                 assert!(hierarchy.lookup(&path).is_err(), "nothing of it is there");
             }
             assert_eq!(parent.children().len(), before + made);
+            parent.set_max_descendants((before + made) as u32 + 1);
             parent.create("after").unwrap();
+            assert!(matches!(parent.create("more"), Err(GroupError::TooManyDescendants { .. })));
             works(&hierarchy);
             for child in parent.children() {
                 child.remove().unwrap();

@@ -55,7 +55,8 @@ fn serialises_a_group_under_the_documented_names() {
         found["limits"],
         json!({
             "max_bytes": 1 << 20, "high_bytes": null, "low_bytes": 0, "min_bytes": 0, "oom_group": false,
-            "oom_score": 0, "weight": 100, "share": 0, "reserve_min": false, "enforced": true
+            "oom_score": 0, "weight": 100, "share": 0, "reserve_min": false, "enforced": true,
+            "max_descendants": null, "max_depth": null
         })
     );
     assert_eq!(found["waiters"], json!({ "now": 0, "longest_us": 0, "bytes": 0 }));

@@ -41,6 +41,8 @@ fn writes_every_setting_as_it_is_shown() {
         ("memgroup.oom_score", "0\n", "-1000", "-1000\n"),
         ("memgroup.weight", "100\n", "10000", "10000\n"),
         ("memgroup.enforced", "1\n", "0", "0\n"),
+        ("cgroup.max.descendants", "max\n", "100", "100\n"),
+        ("cgroup.max.depth", "max\n", "0", "0\n"),
     ] {
         let file_now = || group.snapshot().groups[0].file(file).unwrap();
         assert_eq!(file_now(), at_first, "{file}");
@@ -53,6 +55,11 @@ fn writes_every_setting_as_it_is_shown() {
     assert_eq!((group.low(), group.min()), (4 << 20, BYTES_MAX));
     assert_eq!((group.oom_group(), group.oom_score(), group.weight()), (true, -1000, 10_000));
     assert!(!group.is_enforced());
+    assert_eq!((group.max_descendants(), group.max_depth()), (Some(100), Some(0)));
+    for file in ["cgroup.max.descendants", "cgroup.max.depth"] {
+        group.write_file(file, " max\n").unwrap();
+    }
+    assert_eq!((group.max_descendants(), group.max_depth()), (None, None));
     group.write_file("memory.share", "0").unwrap();
     assert_eq!(group.share(), None);
 }
@@ -86,6 +93,10 @@ fn refuses_invalid_text_and_says_which_is_valid() {
         ("memgroup.weight", "-1", "no whole number from 1 to 10000"),
         ("memgroup.weight", "99999999999", "no whole number from 1 to 10000"),
         ("memgroup.enforced", "", "neither 0 nor 1"),
+        ("cgroup.max.descendants", "-1", "no whole number from 0 to 4294967295, or max for no bound"),
+        ("cgroup.max.descendants", "4294967296", "no whole number from 0 to 4294967295"),
+        ("cgroup.max.depth", "", "no whole number from 0 to 4294967295"),
+        ("cgroup.max.depth", "1K", "no whole number from 0 to 4294967295"),
         ("memory.reclaim", "max", "no number of bytes that could be freed"),
         ("memory.reclaim", "1M swappiness=60", "nothing is swapped here"),
         ("memory.reclaim", "", "no digits"),
@@ -123,7 +134,7 @@ fn refuses_unknown_and_read_only_files() {
     let writable = FILES.iter().filter(
         |file| !matches!(group.write_file(file, ""), Err(error) if error.problem == FileProblem::ReadOnly),
     );
-    assert_eq!(writable.count(), 15);
+    assert_eq!(writable.count(), 17);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use core::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
-use crate::api::settings::table::{Key, Seen};
+use crate::api::settings::table::{Key, Seen, Value};
 pub use crate::api::settings::tree::TreeSpec;
 use crate::base::error::GroupError;
 use crate::base::limit::{BYTES_MAX, LimitError};
@@ -36,6 +36,8 @@ use crate::tree::handle::Group;
 /// | `share` | `memory.share` | 0 to 1024; 0 for no shares |
 /// | `reserve_min` | `memgroup.reserve_min` | `true` or `false` |
 /// | `enforced` | `memgroup.enforced` | `true` or `false` |
+/// | `max_descendants` | `cgroup.max.descendants` | a whole number, or `"max"` for no bound |
+/// | `max_depth` | `cgroup.max.depth` | a whole number, or `"max"` for no bound |
 ///
 /// Bytes are an integer, or a text such as `"64M"` ([`parse_bytes`](crate::parse_bytes)). `high`, `low` and `min` above a `max` of the same table are an
 /// error. Errors name the key, the group and the allowed values.
@@ -62,12 +64,15 @@ pub struct GroupSpec {
     share: Option<u32>,
     reserve_min: Option<bool>,
     enforced: Option<bool>,
+    max_descendants: Option<Option<u32>>,
+    max_depth: Option<Option<u32>>,
 }
 
 const LIMIT: &str = "0 to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \
                      \"64M\"";
 const PROTECTION: &str = "0 to less than 256T, or \"max\" for all that it holds; bytes are an integer, or a text of digits with K, M, G or T, \
                           such as \"16M\"";
+const BOUND: &str = "an integer from 0 to 4294967295, or \"max\" for no bound";
 const TRUTH: &str = "true or false";
 
 const KEYS: &[Key<GroupSpec>] = &[
@@ -122,7 +127,22 @@ const KEYS: &[Key<GroupSpec>] = &[
         allowed: TRUTH,
         set: |spec, value| value.truth().map(|truth| spec.enforced = Some(truth)),
     },
+    Key {
+        name: "max_descendants",
+        allowed: BOUND,
+        set: |spec, value| bound(value).map(|max| spec.max_descendants = Some(max)),
+    },
+    Key {
+        name: "max_depth",
+        allowed: BOUND,
+        set: |spec, value| bound(value).map(|max| spec.max_depth = Some(max)),
+    },
 ];
+
+/// A number of groups or levels; `Some(None)` for `"max"`.
+fn bound(value: &Value) -> Option<Option<u32>> {
+    if value.text() == Some("max") { Some(None) } else { value.number().map(Some) }
+}
 
 impl GroupSpec {
     /// The first setting that is above `max`: its key, its bytes, and `max`.
@@ -280,6 +300,12 @@ impl Group {
         }
         if let Some(enforced) = spec.enforced {
             self.set_enforced(enforced);
+        }
+        if let Some(max) = spec.max_descendants {
+            self.set_max_descendants(max);
+        }
+        if let Some(max) = spec.max_depth {
+            self.set_max_depth(max);
         }
         Ok(())
     }

@@ -12,10 +12,12 @@ use core::str::FromStr;
 pub use error::{FileError, FileProblem};
 use figures::Figures;
 
+use crate::api::bounds;
 use crate::api::snapshot::GroupSnapshot;
 use crate::base::limit::{BYTES_MAX, parse_bytes, start};
 use crate::counter::events::Events;
 use crate::state::stats::Reach;
+use crate::tree::entries::Bounds;
 use crate::tree::handle::{Group, Hierarchy};
 
 /// Rounds of reclaim in a row that free nothing, while other threads reclaim too, after which a write to `memory.reclaim` ends.
@@ -49,10 +51,14 @@ pub struct Limits {
     pub reserve_min: bool,
     /// Whether `max` refuses charges. If not, it only counts those that it would have refused.
     pub enforced: bool,
+    /// The most groups below it, on all levels. `None` without a bound.
+    pub max_descendants: Option<u32>,
+    /// The most levels of groups below it. `None` without a bound.
+    pub max_depth: Option<u32>,
 }
 
 impl Limits {
-    pub(crate) fn of(group: &Group) -> Limits {
+    pub(crate) fn of(group: &Group, bounds: Bounds) -> Limits {
         Limits {
             max_bytes: group.max(),
             high_bytes: group.high(),
@@ -64,6 +70,8 @@ impl Limits {
             share: group.share().unwrap_or(0),
             reserve_min: group.reserves_min(),
             enforced: group.is_enforced(),
+            max_descendants: bounds::given(bounds.descendants),
+            max_depth: bounds::given(bounds.depth),
         }
     }
 }
@@ -155,6 +163,16 @@ const TABLE: &[File] = &[
             ))),
         },
     ),
+    setting(
+        "cgroup.max.descendants",
+        |g| bound(g.limits().max_descendants),
+        |g, text| number_or_max(text).map(|max| g.set_max_descendants(max)),
+    ),
+    setting(
+        "cgroup.max.depth",
+        |g| bound(g.limits().max_depth),
+        |g, text| number_or_max(text).map(|max| g.set_max_depth(max)),
+    ),
     setting("cgroup.procs", |_| String::new(), no_members),
     setting("cgroup.threads", |_| String::new(), no_members),
     // The key `frozen` belongs to the file, although no group is ever frozen.
@@ -189,6 +207,10 @@ fn line(number: impl fmt::Display) -> String {
 
 fn limit(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| line("max"), line)
+}
+
+fn bound(groups: Option<u32>) -> String {
+    groups.map_or_else(|| line("max"), line)
 }
 
 fn flag(is_set: bool) -> String {
@@ -298,6 +320,13 @@ fn number<T: FromStr>(text: &str, range: &str) -> Result<T, FileProblem> {
     text.trim()
         .parse()
         .map_err(|_| FileProblem::Text(format!("{:?} is no whole number {range}", start(text))))
+}
+
+fn number_or_max(text: &str) -> Result<Option<u32>, FileProblem> {
+    match text.trim() {
+        "max" => Ok(None),
+        _ => number(text, "from 0 to 4294967295, or max for no bound").map(Some),
+    }
 }
 
 fn set<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, FileProblem> {

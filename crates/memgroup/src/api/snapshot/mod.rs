@@ -310,7 +310,7 @@ impl GroupSnapshot {
             dying: listed.removed.map(|removed| Dead { age: removed.elapsed(), usage_bytes }),
             descendants: 0,
             dying_descendants: 0,
-            limits: Limits::of(group),
+            limits: Limits::of(group, listed.bounds),
             fair_share: group.fair_share(),
             usage_bytes,
             usage_exact_bytes: 0,

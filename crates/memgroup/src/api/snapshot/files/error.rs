@@ -45,8 +45,9 @@ pub enum FileProblem {
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FileError { path, file, problem } = self;
-        // Writes to files of `cgroup.` change nothing.
-        let is_setting = |file: &&File| file.write.is_some() && !file.name.starts_with("cgroup.");
+        // Writes to the other files of `cgroup.` change nothing.
+        let changes = |name: &str| !name.starts_with("cgroup.") || name.starts_with("cgroup.max.");
+        let is_setting = |file: &&File| file.write.is_some() && changes(file.name);
         let writable =
             || TABLE.iter().filter(is_setting).map(|file| file.name).collect::<Vec<_>>().join(", ");
         if *problem == FileProblem::Unknown {

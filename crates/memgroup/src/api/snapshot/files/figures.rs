@@ -69,7 +69,7 @@ impl Figures for GroupSnapshot {
 
 impl Figures for Group {
     fn limits(&self) -> Limits {
-        Limits::of(self)
+        Limits::of(self, self.bounds())
     }
 
     fn usage_bytes(&self) -> u64 {
