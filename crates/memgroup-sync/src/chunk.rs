@@ -237,30 +237,47 @@ fn return_pages<T: Erasable>(_cells: &'static [T]) -> bool {
 pub mod inject {
     use std::cell::Cell;
     use std::marker::PhantomData;
+    use std::ops::RangeInclusive;
 
     std::thread_local! {
-        static IS_ON: Cell<bool> = const { Cell::new(false) };
+        // The first and the last chunk that is refused, counted from 1, and how many were asked for.
+        static PLANNED: Cell<Option<(u64, u64, u64)>> = const { Cell::new(None) };
     }
 
-    /// While it lives, no [`ChunkPool`](super::ChunkPool) has a chunk for this thread.
+    /// While it lives, no [`ChunkPool`](super::ChunkPool) has a chunk for this thread, or not each time.
     #[derive(Debug)]
     #[must_use = "chunks are refused only while the guard lives"]
     pub struct Guard(PhantomData<*const ()>);
 
     /// Refuses every chunk on this thread until the guard is dropped.
     pub fn refuse_chunks() -> Guard {
-        IS_ON.set(true);
+        refuse_chunks_at(1..=u64::MAX)
+    }
+
+    /// Refuses the chunks on this thread whose number is in the range, until the guard is dropped. The next chunk has the number 1.
+    pub fn refuse_chunks_at(numbers: RangeInclusive<u64>) -> Guard {
+        let (first, last) = numbers.into_inner();
+        PLANNED.set(Some((first, last, 0)));
         Guard(PhantomData)
+    }
+
+    impl Guard {
+        /// The chunks that were asked for so far, refused or not.
+        pub fn requests(&self) -> u64 {
+            PLANNED.get().map_or(0, |(.., seen)| seen)
+        }
     }
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            IS_ON.set(false);
+            PLANNED.set(None);
         }
     }
 
     pub(super) fn strikes() -> bool {
-        IS_ON.get()
+        let Some((first, last, seen)) = PLANNED.get() else { return false };
+        PLANNED.set(Some((first, last, seen + 1)));
+        (first..=last).contains(&(seen + 1))
     }
 }
 
@@ -318,6 +335,9 @@ mod tests {
         assert!(POOL.take().is_none());
         drop(guard);
         assert!(POOL.take().is_some());
+        let guard = inject::refuse_chunks_at(2..=2);
+        assert_eq!([(); 3].map(|()| POOL.take().is_some()), [true, false, true]);
+        assert_eq!(guard.requests(), 3);
     }
 
     #[test]
