@@ -24,6 +24,10 @@ use crate::tenants::Tenants;
 /// If `config` has a producer of runtimes or of configurations, or an engine, the result wraps it. [`ExecutorProcessConfig::memory_pool_size`] becomes
 /// `Some(0)`: for any other value Ballista replaces the pool of each runtime. If `config` has an Arrow Flight service, it is kept as it is, and the
 /// figures are not told.
+///
+/// # Security
+/// The action `memgroup.usage` needs no right, as all of Ballista's own actions on that port: it tells the names and figures of all tenants to anybody
+/// who reaches it. Let only the scheduler and the other executors reach it.
 #[must_use]
 pub fn tenant_executor(tenants: &Tenants, config: ExecutorProcessConfig) -> ExecutorProcessConfig {
     let work_dir = config.work_dir.clone();

@@ -1,5 +1,5 @@
 // The first definition of a link counts: here the item or the crate, on other sites the file.
-#![doc = "[memgroup]: memgroup\n[`CacheConfig::settle`]: CacheConfig::settle\n[`Effort::Reclaim`]: memgroup::Effort::Reclaim\n\n"]
+#![doc = "[memgroup]: memgroup\n[`CacheConfig::entry_bytes`]: CacheConfig::entry_bytes\n[`CacheConfig::settle`]: CacheConfig::settle\n[`Effort::Reclaim`]: memgroup::Effort::Reclaim\n\n"]
 #![doc = include_str!("../README.md")]
 //!
 //! # Layers

@@ -8,6 +8,7 @@ mod in_group;
 mod limited;
 mod request;
 mod spawn;
+mod sweep;
 mod tasks;
 
 use memgroup::{Config, Group, Hierarchy};

@@ -317,8 +317,11 @@ async fn a_stopped_request_counts_as_stopping_until_its_closures_have_freed_thei
     assert!(fixture.bob.try_charge(250).is_err());
     assert_eq!(fixture.hierarchy.kills().len(), 1, "nothing else is stopped meanwhile");
     let (group, charge) = held.lock().unwrap().take().unwrap();
-    drop(charge);
     drop(group);
+    assert_eq!(outcome(), None, "the bytes are there without the group");
+    assert!(fixture.bob.try_charge(250).is_err());
+    assert_eq!(fixture.hierarchy.kills().len(), 1);
+    drop(charge);
     assert!(fixture.bob.try_charge(250).is_ok());
     assert_eq!(outcome(), Some(KillOutcome::Died));
     small.abort();

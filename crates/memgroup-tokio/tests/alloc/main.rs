@@ -1,6 +1,7 @@
 //! Requests with the global allocator of memgroup-alloc, which charges what handlers allocate.
 
 mod bodies;
+mod kills;
 
 mod pools;
 
