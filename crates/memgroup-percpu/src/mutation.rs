@@ -11,6 +11,10 @@ memgroup_sync::mutations! {
     UnlinkLeavesSlotsEnabled,
     /// A record is retired with the flags of its slots.
     RetireLeavesSlotsEnabled,
+    /// An access compares its index with the number of words before its section begins.
+    LengthIsReadOutsideTheSection,
+    /// A thread that links checks the records before it is the only one to link.
+    LinkChecksRecordsFirst,
     /// A block that is retired is free at once.
     RetiredIsFreeAtOnce,
     /// A slot is enabled before its copies are prepared.

@@ -18,6 +18,10 @@
 //!   unlinked.
 //! - I3. The memory of such an arena consists of `AtomicU64`, for as long as a section that began before its end can reach it.
 //!   Only the arena's `free` unmaps chunks, and `reclaim` calls it for these blocks (I2).
+//! - I4. Number of slots, number of words, flags and block of one access are read in one section: then they are of one owner, or zero
+//!   ([`Chunk`]). Read outside of it, the number of words could be that of an owner that is gone.
+//! - I5. `at` is zero if and only if the record belongs to no records. So a thread that comes late with a block neither links it to a
+//!   cell that is being erased, nor to one that meanwhile belongs to other records.
 //! - E1. link → access: Release → Acquire on `base`: an access that finds the block finds the words written into it before.
 //! - E2. access → unlink → reuse: the grace period. Loom: `loom_an_access_never_reaches_memory_that_is_used_again`.
 
@@ -34,7 +38,7 @@ use memgroup_sync::{Chunk, Erasable, FixedRef, FixedU32};
 use crate::arena::block::{BLOCK_BYTES_MAX, Block};
 use crate::mutation::{Mutation, active};
 use crate::prefetch::prefetch_write;
-use crate::records::{Fresh, Records, Relocation, SlotPreparation, Unlinked};
+use crate::records::{Fresh, OTHER_RECORDS, Records, Relocation, SlotPreparation, Unlinked};
 use crate::slot::error::SLOTS_MAX;
 use crate::slot::source::FastSlot;
 
@@ -48,13 +52,19 @@ mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
+/// In `at`: the record belongs to no records.
+const NO_RECORDS: u64 = 0;
 /// In `at`: there is no block.
-const NO_BLOCK: u64 = 0;
+const NO_BLOCK: u64 = 1;
+/// In `at`: the first number that stands for a block.
+const BLOCKS: u64 = 2;
 /// In `at`: a thread links or unlinks the record now, or it is retired.
 const BUSY: u64 = u64::MAX;
 
 /// Bits of half a shape.
 const HALF: u32 = 16;
+
+const HALF_MASK: usize = (1 << HALF) - 1;
 
 const _: () = assert!(BLOCK_BYTES_MAX / size_of::<u64>() < 1 << HALF && SLOTS_MAX < 1 << HALF);
 
@@ -73,7 +83,7 @@ pub struct Record {
     shape: FixedU32,
     stride: FixedU32,
     base: AtomicUsize,
-    /// The position of its block in the arena plus one, [`NO_BLOCK`] or [`BUSY`]. Only the owner uses it.
+    /// The position of its block in the arena plus [`BLOCKS`], or one of the other numbers. Only the owner uses it.
     at: AtomicU64,
     records: FixedRef<Records>,
 }
@@ -87,7 +97,7 @@ unsafe impl Erasable for Record {
             base: AtomicUsize::new(0),
             shape: FixedU32::new(0),
             stride: FixedU32::new(0),
-            at: AtomicU64::new(NO_BLOCK),
+            at: AtomicU64::new(NO_RECORDS),
             records: FixedRef::none(),
         }
     }
@@ -95,8 +105,12 @@ unsafe impl Erasable for Record {
     unsafe fn retire(&self) {
         let Some(records) = self.records.get() else { return };
         let mut wait = Wait::new();
-        // ORDERING: Acquire; as in `exclusively`. It stays busy: nothing is linked any more.
-        while self.at.swap(BUSY, Ordering::Acquire) == BUSY {
+        // ORDERING: Acquire in the exchange, as in `exclusively`. It stays busy until it is erased, so nothing is linked any more.
+        while self
+            .at
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |at| (at != BUSY).then_some(BUSY))
+            .is_err()
+        {
             wait.wait();
         }
         if !active(Mutation::RetireLeavesSlotsEnabled) {
@@ -111,7 +125,7 @@ unsafe impl Erasable for Record {
         // ORDERING: as above.
         self.base.store(0, Ordering::Relaxed);
         // ORDERING: as above.
-        self.at.store(NO_BLOCK, Ordering::Relaxed);
+        self.at.store(NO_RECORDS, Ordering::Relaxed);
         self.shape.set(0);
         self.stride.set(0);
         // SAFETY: the caller's promise.
@@ -140,29 +154,22 @@ impl Record {
     }
 
     fn begin(&self, records: &'static Records) {
-        let is_first = self.exclusively(|at| {
-            let is_first = self.records.get().is_none();
-            if is_first {
-                let arena = records.arena();
-                self.stride.set(arena.stride_bytes() as u32);
-                self.shape.set(records.words() as u32 | (arena.slots() as u32) << HALF);
-                // ORDERING: Release; an access that finds the flags finds the slots.
-                self.slot_enabled.store(address(&records.none_enabled), Ordering::Release);
-                // Last: before that no thread links a block.
-                self.records.set(records);
-            }
-            (at, is_first)
-        });
-        assert!(is_first, "the record belongs to records already");
+        // ORDERING: Acquire; pairs with nothing: whoever handed out the cell ordered its zeros before this (`ChunkPool`).
+        let taken = self.at.compare_exchange(NO_RECORDS, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        assert!(taken.is_ok(), "the record belongs to records already");
+        let arena = records.arena();
+        self.stride.set(arena.stride_bytes() as u32);
+        self.shape.set(records.words() as u32 | (arena.slots() as u32) << HALF);
+        self.records.set(records);
+        // ORDERING: Release; an access that finds the flags finds the slots.
+        self.slot_enabled.store(address(&records.none_enabled), Ordering::Release);
+        // ORDERING: Release; pairs with the Acquire in `exclusively`: a thread that links finds the records.
+        self.at.store(NO_BLOCK, Ordering::Release);
     }
 
     #[inline(always)]
     fn word_count(&self) -> usize {
-        (self.shape.get() & ((1 << HALF) - 1)) as usize
-    }
-
-    fn records(&self) -> &'static Records {
-        self.records.get().expect("a record belongs to records before it gets memory")
+        self.shape.get() as usize & HALF_MASK
     }
 }
 
@@ -171,10 +178,10 @@ impl Record {
     /// not admitted, and beyond the end.
     #[inline(always)]
     pub fn word<'s>(&self, _section: &'s Section, slot: usize, index: usize) -> Option<&'s AtomicU64> {
-        if index >= self.word_count() || !self.is_enabled(slot) {
+        if !self.is_enabled(slot, Some(index)) {
             return None;
         }
-        // SAFETY: enabled, below `words`, and within the section that the word is lent for.
+        // SAFETY: enabled, and within the section that the word is lent for.
         Some(unsafe { self.find(slot, index) })
     }
 
@@ -185,7 +192,7 @@ impl Record {
         _section: &'s Section,
         slot: usize,
     ) -> Option<impl DoubleEndedIterator<Item = &'s AtomicU64> + ExactSizeIterator + use<'s>> {
-        if !self.is_enabled(slot) {
+        if !self.is_enabled(slot, None) {
             return None;
         }
         // ORDERING: Acquire, as in `find`.
@@ -196,14 +203,19 @@ impl Record {
         )
     }
 
-    /// Whether there is a copy of `slot` to access. The caller is in the section of the access.
+    /// Whether there is a word `index` in a copy of `slot` to access; without an index, the first one, which every record has. The
+    /// caller is in the section of the access (I4).
     #[inline(always)]
-    fn is_enabled(&self, slot: usize) -> bool {
+    fn is_enabled(&self, slot: usize, index: Option<usize>) -> bool {
         // ORDERING: Acquire; pairs with the Release in `link`: an access that reads the row of flags finds the block (E1).
         let flags =
             core::ptr::with_exposed_provenance::<AtomicBool>(self.slot_enabled.load(Ordering::Acquire));
+        let shape = self.shape.get() as usize;
         // An erased record has no flags. One that is about to belong to records may have flags and no slots yet.
-        if flags.is_null() || slot >= (self.shape.get() >> HALF) as usize {
+        if flags.is_null() || slot >= shape >> HALF {
+            return false;
+        }
+        if index.is_some_and(|index| index >= shape & HALF_MASK) {
             return false;
         }
         // SAFETY: `flags` is the address of one of the two rows of flags of a `Records` that lives for ever, and each has a flag for
@@ -217,9 +229,9 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// `index` is below `words`. The caller is in a section, which lasts for as long as the word is used. In that section `is_enabled`
-    /// returned true for the slot. Or the arena has admitted the slot, and an Acquire load of `slot_enabled` found the flags of a
-    /// record with memory.
+    /// The caller is in a section, which lasts for as long as the word is used. In that section `is_enabled` returned true for the slot
+    /// and the word. Or, in that section, the index was below `words`, the arena has admitted the slot, and an Acquire load of
+    /// `slot_enabled` found the flags of a record with memory.
     #[inline(always)]
     unsafe fn find<'s>(&self, slot: usize, index: usize) -> &'s AtomicU64 {
         // ORDERING: Acquire; pairs with the Release in `link` (E1). Weaker, an access could miss the zeroes or the values that
@@ -232,25 +244,28 @@ impl Record {
         unsafe { base::word(base, self.stride.get() as usize, slot, index) }
     }
 
-    /// A word together with a section of its own.
+    /// A word together with a section of its own. `None` as for [`word`](Self::word).
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
-        if index < self.word_count() { self.access_within(slot, index) } else { None }
+        if active(Mutation::LengthIsReadOutsideTheSection) {
+            return if index < self.word_count() { self.access_at(slot, None, index) } else { None };
+        }
+        self.access_at(slot, Some(index), index)
     }
 
     /// [`access`](Self::access) to the first word, which every record has.
     #[inline(always)]
     pub fn access_first(&self, slot: usize) -> Option<Access> {
-        self.access_within(slot, 0)
+        self.access_at(slot, None, 0)
     }
 
     #[inline(always)]
-    fn access_within(&self, slot: usize, index: usize) -> Option<Access> {
+    fn access_at(&self, slot: usize, compared: Option<usize>, index: usize) -> Option<Access> {
         let section = grace::enter();
-        if !self.is_enabled(slot) {
+        if !self.is_enabled(slot, compared) {
             return None;
         }
-        // SAFETY: enabled, below `words` as the callers checked, and the section goes along with the word.
+        // SAFETY: enabled, and the section goes along with the word.
         let word = NonNull::from(unsafe { self.find(slot, index) });
         Some(Access { word, section })
     }
@@ -259,23 +274,28 @@ impl Record {
     /// slot. Where that is not possible it returns `None`, and the caller takes the other way.
     #[inline(always)]
     pub fn fast_access(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
-        if index < self.word_count() { self.fast_access_within(source, index) } else { None }
+        self.fast_access_at(source, Some(index), index)
     }
 
     /// [`fast_access`](Self::fast_access) at the first word, which every record has.
     #[inline(always)]
     pub fn fast_access_first(&self, source: &FastSlot) -> Option<(usize, FastAccess)> {
-        self.fast_access_within(source, 0)
+        self.fast_access_at(source, None, 0)
     }
 
     #[inline(always)]
-    fn fast_access_within(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
+    fn fast_access_at(
+        &self,
+        source: &FastSlot,
+        compared: Option<usize>,
+        index: usize,
+    ) -> Option<(usize, FastAccess)> {
         let slot = source.value()?;
         let section = grace::enter_briefly()?;
-        if !self.is_enabled(slot) {
+        if !self.is_enabled(slot, compared) {
             return None;
         }
-        // SAFETY: as in `access_within`.
+        // SAFETY: as in `access_at`.
         let word = NonNull::from(unsafe { self.find(slot, index) });
         Some((slot, FastAccess { word, section }))
     }
@@ -306,27 +326,43 @@ impl Record {
         self.records.get().is_some_and(|records| flags == address(&records.slot_enabled))
     }
 
-    /// Runs `change` with the position of the block, which it replaces. Panics if another thread does so too: a block that two threads
-    /// had unlinked would be freed twice.
-    fn exclusively<T>(&self, change: impl FnOnce(u64) -> (u64, T)) -> T {
-        // ORDERING: Acquire; pairs with the Release below: the owner finds the block that the last one linked.
-        let before = self.at.swap(BUSY, Ordering::Acquire);
-        assert!(
-            before != BUSY,
-            "a record is linked and unlinked by one owner at a time: two threads did at once"
-        );
-        let (at, done) = change(before);
-        // ORDERING: Release; as above.
+    /// Runs `change` with the records and the position of the block, which it replaces. Refuses, and changes nothing, if another thread
+    /// does so too, because a block that two threads had unlinked would be freed twice. Refuses also if the record belongs to no records,
+    /// or to others than `of`.
+    fn exclusively<T>(
+        &self,
+        of: Option<&'static Records>,
+        change: impl FnOnce(&'static Records, u64) -> (u64, T),
+    ) -> Result<T, &'static str> {
+        // ORDERING: Acquire in the exchange; pairs with the Release below and in `begin`: the owner finds the block that the last one linked,
+        // and the records. Relaxed before, because the exchange checks the value again.
+        let mut before = self.at.load(Ordering::Relaxed);
+        loop {
+            match before {
+                NO_RECORDS => return Err("a record belongs to records before it gets memory"),
+                BUSY => {
+                    return Err(
+                        "a record is linked and unlinked by one owner at a time: two threads did at once",
+                    );
+                }
+                _ => {}
+            }
+            match self.at.compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => before = now,
+            }
+        }
+        // The record is not retired until `at` is given back, so it belongs to these records until then (I5).
+        let records = self.records.get().expect("`at` is zero without records");
+        if of.is_some_and(|of| !core::ptr::eq(of, records)) {
+            // ORDERING: Release; as below.
+            self.at.store(before, Ordering::Release);
+            return Err(OTHER_RECORDS);
+        }
+        let (at, done) = change(records, before);
+        // ORDERING: Release; pairs with the Acquire above.
         self.at.store(at, Ordering::Release);
-        done
-    }
-
-    /// The block with this `base` and this position; `None` if the position stands for no block.
-    fn block(&self, base: usize, at: u64) -> Option<Unlinked> {
-        let at = at.checked_sub(1)?;
-        let records = self.records();
-        let block = base::block(base, (at >> 32) as u32, at as u32, records.words() as u32);
-        Some(Unlinked { block, records })
+        Ok(done)
     }
 
     /// Gives it a block, and returns the one it had.
@@ -334,39 +370,56 @@ impl Record {
     /// # Panics
     /// If another thread links or unlinks it at the same time, or the block is of other records.
     pub fn link(&self, fresh: Fresh) -> Option<Unlinked> {
-        let records = self.records();
-        records.check(fresh.records);
-        self.exclusively(|at| {
+        self.try_link(fresh).unwrap_or_else(|refused| panic!("{refused}"))
+    }
+
+    fn try_link(&self, fresh: Fresh) -> Result<Option<Unlinked>, &'static str> {
+        let mut of = Some(fresh.records);
+        if active(Mutation::LinkChecksRecordsFirst) {
+            if self.records.get().is_none_or(|records| !core::ptr::eq(fresh.records, records)) {
+                return Err(OTHER_RECORDS);
+            }
+            of = None;
+        }
+        self.exclusively(of, |records, at| {
             let relaxed = active(Mutation::LinkPublishesNothing);
             // ORDERING: AcqRel; Release pairs with the Acquire in `find` (E1). As an RMW it precedes the RMW that tags the
             // old block when it is retired (`grace`).
             let base = self
                 .base
                 .swap(base::of(fresh.block), if relaxed { Ordering::Relaxed } else { Ordering::AcqRel });
-            let before = self.block(base, at);
+            let before = block(records, base, at);
             if before.is_none() {
                 // ORDERING: Release; pairs with the Acquire in `is_enabled`: an access that finds the flags finds the block.
                 self.slot_enabled.store(address(&records.slot_enabled), Ordering::Release);
             }
-            (place(fresh.block) + 1, before)
+            (place(fresh.block) + BLOCKS, before)
         })
     }
 
     /// Takes its block away.
     ///
     /// # Panics
-    /// As [`link`](Self::link).
+    /// If another thread links or unlinks it at the same time.
     pub fn unlink(&self) -> Option<Unlinked> {
-        self.exclusively(|at| {
+        let unlinked = self.exclusively(None, |records, at| {
             // ORDERING: Relaxed; the owner's, and owners take turns by `exclusively`.
             let base = self.base.load(Ordering::Relaxed);
             if !active(Mutation::UnlinkLeavesSlotsEnabled) {
                 // ORDERING: AcqRel; as an RMW it precedes the RMW that tags the block when it is retired.
-                self.slot_enabled.swap(address(&self.records().none_enabled), Ordering::AcqRel);
+                self.slot_enabled.swap(address(&records.none_enabled), Ordering::AcqRel);
             }
-            (NO_BLOCK, self.block(base, at))
-        })
+            (NO_BLOCK, block(records, base, at))
+        });
+        unlinked.unwrap_or_else(|refused| panic!("{refused}"))
     }
+}
+
+/// The block of one of `records` with this `base` and this position; `None` if the position stands for no block.
+fn block(records: &'static Records, base: usize, at: u64) -> Option<Unlinked> {
+    let at = at.checked_sub(BLOCKS)?;
+    let block = base::block(base, (at >> 32) as u32, at as u32, records.words() as u32);
+    Some(Unlinked { block, records })
 }
 
 fn address(flags: &[AtomicBool]) -> usize {
@@ -383,7 +436,7 @@ impl Relocation {
     /// arena: the caller [discards](Records::discard) the target.
     pub fn is_current(&self, record: &Record) -> bool {
         // ORDERING: Relaxed; the owner's, which takes turns with others by a lock of its own.
-        record.at.load(Ordering::Relaxed) == place(self.inner.from) + 1
+        record.at.load(Ordering::Relaxed) == place(self.inner.from) + BLOCKS
     }
 }
 

@@ -25,6 +25,9 @@ use crate::arena::out_of_memory::{ArenaError, OutOfMemory};
 use crate::arena::slot_set::SlotSet;
 use crate::mutation::{Mutation, active};
 
+/// A block of other records would be taken for the one at the same place in this arena.
+pub(crate) const OTHER_RECORDS: &str = "the block is of other records: give it back where it was allocated";
+
 #[doc = include_str!("../docs/records.md")]
 pub struct Records {
     arena: Arena,
@@ -192,12 +195,9 @@ impl Records {
         assert!(refused.is_ok(), "the limbo of records has no bound of its own");
     }
 
-    /// Refuses a block of another arena, which would be taken for one of this arena's at the same place.
+    /// Refuses a block of [other records](OTHER_RECORDS).
     pub(crate) fn check(&self, of: &'static Records) {
-        assert!(
-            core::ptr::eq(self, of),
-            "the block is of other records: give it back where it was allocated"
-        );
+        assert!(core::ptr::eq(self, of), "{OTHER_RECORDS}");
     }
 
     /// Bytes that wait for a grace period, over the slots that were enabled when they were retired.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::grace::{self, Form};
-use memgroup_sync::{ChunkPool, thread};
+use memgroup_sync::{Chunk, ChunkPool, thread};
 
 use super::Record;
 use crate::arena::block::Wait;
@@ -260,4 +260,79 @@ fn loom_an_erasure_without_a_grace_period_is_caught() {
 #[should_panic(expected = "an access finds another word")]
 fn loom_a_retirement_that_leaves_slots_enabled_is_caught() {
     mutation::with(Mutation::RetireLeavesSlotsEnabled, || explore(3, || a_record_is_erased(true)));
+}
+
+/// Records of so many words on one slot, which is admitted.
+fn records_of(words: usize) -> &'static Records {
+    let records = Records::new(ArenaConfig::new(1), words).expect("a few words on one slot are allowed");
+    let records: &'static Records = memgroup_sync::keep(Box::new(records));
+    records.admit(0, |_| ());
+    records
+}
+
+/// Ends the life of a chunk, and begins the next one of the same cells.
+fn next_life(chunk: Chunk<Record>) -> Chunk<Record> {
+    let retired = chunk.retire();
+    grace::synchronize(Form::Quiet);
+    let chunk = retired.erase_and_take();
+    grace::synchronize(Form::Quiet);
+    chunk
+}
+
+/// A cell is a record of two words, and then one of one word, beside an access to the second word.
+fn a_cell_becomes_a_shorter_record() {
+    let (long, short) = (records_of(2), records_of(1));
+    let chunk = RECORDS.take().expect("loom has memory");
+    let record = &chunk.cells()[0];
+    record.belong_to(long, &chunk);
+    let other = thread::spawn(move || {
+        // The model checker sees no fixed values; it does see this.
+        record.is_linked();
+        assert!(record.access(0, 1).is_none(), "a record of one word has a second one");
+    });
+    let chunk = next_life(chunk);
+    record.belong_to(short, &chunk);
+    record.link(fresh(short));
+    other.join().unwrap();
+    assert!(record.access(0, 0).is_some() && record.access(0, 1).is_none());
+}
+
+#[test]
+fn loom_an_access_keeps_to_the_length_of_the_record_that_it_finds() {
+    explore(3, a_cell_becomes_a_shorter_record);
+}
+
+#[test]
+#[should_panic(expected = "word 1 of a block of 1 words is looked for")]
+fn loom_a_length_that_is_read_outside_the_section_is_caught() {
+    mutation::with(Mutation::LengthIsReadOutsideTheSection, || explore(3, a_cell_becomes_a_shorter_record));
+}
+
+/// A cell is a record of one word, and then one of two words, while a thread links a block of the first kind.
+fn a_block_comes_late() {
+    let (short, long) = (records_of(1), records_of(2));
+    let chunk = RECORDS.take().expect("loom has memory");
+    let record = &chunk.cells()[0];
+    record.belong_to(short, &chunk);
+    let block = fresh(short);
+    let other = thread::spawn(move || {
+        // The model checker sees no fixed values; it does see this.
+        record.is_linked();
+        record.try_link(block).is_ok()
+    });
+    let chunk = next_life(chunk);
+    record.belong_to(long, &chunk);
+    other.join().unwrap();
+    assert!(record.access(0, 1).is_none(), "a record has a block of other records");
+}
+
+#[test]
+fn loom_a_block_that_comes_late_is_refused() {
+    explore(3, a_block_comes_late);
+}
+
+#[test]
+#[should_panic(expected = "word 1 of a block of 1 words is looked for")]
+fn loom_a_link_that_checks_the_records_first_is_caught() {
+    mutation::with(Mutation::LinkChecksRecordsFirst, || explore(3, a_block_comes_late));
 }

@@ -20,6 +20,8 @@ pub(crate) fn block(base: usize, _chunk: u32, _start: u32, _words: u32) -> Block
 ///
 /// As in the other build.
 pub(crate) unsafe fn word<'a>(base: usize, stride: usize, slot: usize, index: usize) -> &'a AtomicU64 {
+    let block = block(base, 0, 0, 0);
+    assert!(index < block.count as usize, "word {index} of a block of {} words is looked for", block.count);
     // SAFETY: passed on to the caller.
-    unsafe { block(base, 0, 0, 0).word(stride, slot, index) }
+    unsafe { block.word(stride, slot, index) }
 }

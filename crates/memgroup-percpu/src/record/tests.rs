@@ -146,7 +146,8 @@ mod a_block_of_other_records {
 fn panics_when_two_threads_link_at_once() {
     let records = records();
     let record = records.record();
-    record.exclusively(|at| (at, record.link(fresh(records, 1))));
+    let linked = record.exclusively(None, |_, at| (at, record.link(fresh(records, 1))));
+    assert!(linked.is_ok());
 }
 
 #[test]

@@ -64,6 +64,14 @@ impl<T: Erasable> RetiredChunk<T> {
     pub fn cells(&self) -> &'static [T] {
         self.0
     }
+
+    /// Erases the cells, and takes them for the next owner. The model waits for a grace period before and after that, as
+    /// `ChunkPool::take` does outside of models.
+    pub fn erase_and_take(self) -> Chunk<T> {
+        let cells = self.0;
+        drop(self);
+        Chunk(cells)
+    }
 }
 
 impl<T: Erasable> Drop for RetiredChunk<T> {
