@@ -236,9 +236,10 @@ impl Group {
 
 /// Usage and limit, read.
 impl Group {
-    /// Bytes charged to this group and its descendants, without prepaid bytes. Exact while no thread charges, drains or
-    /// changes a limit; else a sum over moving numbers. Where bytes may be prepaid below it, it visits the subtree, and takes the tree
-    /// lock for 32 groups at a time.
+    /// Bytes charged to this group and its descendants, without prepaid bytes, and without those that an allocator holds back for its next blocks
+    /// ([`block`](crate::block)). Exact while no thread charges, drains or changes a limit; else a sum over moving numbers.
+    ///
+    /// Where bytes may be prepaid below it, it visits the groups of its subtree, and no others. It takes the tree lock for 32 groups at a time.
     pub fn usage_exact(&self) -> u64 {
         let node = self.node();
         if node.counter.prepaid_most() == 0 {

@@ -126,7 +126,9 @@ impl Hierarchy {
         self.shared().find(&tree, id).map(Group::pinned)
     }
 
-    /// Removed groups that still hold bytes, in the order of their removal. It takes the tree lock for short steps.
+    /// Removed groups that still hold bytes, in the order of their removal.
+    ///
+    /// If no group is dying, that is one look. Otherwise it visits all groups, and takes the tree lock for 32 at a time.
     pub fn dying(&self) -> Vec<Dying> {
         let of = |(group, removed): (Group, Instant)| Dying {
             path: group.path(),

@@ -11,12 +11,11 @@
 
 use std::time::Duration;
 
-use crate::base::id::{GroupId, IdError, NodeId};
+use crate::base::id::{GroupId, IdError};
 use crate::control::freeze::FrozenLevel;
 use crate::stock::drain;
-use crate::tree::children::STEP;
+use crate::tree::children::{ChildSteps, STEP};
 use crate::tree::handle::Group;
-use crate::tree::listing::PLACES_A_STEP;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -84,25 +83,35 @@ fn held_without_stocks(node: &'static Node) -> u64 {
 }
 
 /// Bytes of the groups right below a group that count in it, dying ones included. The caller holds the group. Charges may move meanwhile.
+///
+/// Dying groups come first: a group that is removed meanwhile is then missing, and not counted twice. So a right call is never refused for it.
 fn bytes_below(node: &'static Node) -> u64 {
     let shared = node.shared();
-    let counts = |child: &&'static Node| child.up().is_some_and(|up| std::ptr::eq(up, node));
-    let (mut from, mut sum) = (0, 0);
-    while !node.is_childless() {
+    let counted = |child: &'static Node| {
+        let counts = child.up().is_some_and(|up| std::ptr::eq(up, node));
+        if counts { child.counter.usage() } else { 0 }
+    };
+    if node.is_childless() {
+        return 0;
+    }
+    let (mut sum, mut last) = (0, None::<Group>);
+    loop {
         let tree = shared.tree.lock_behind();
-        let has_dying = tree.online() < tree.in_use();
-        if !has_dying && tree.child_count(node.id()) <= STEP {
-            let children = tree.children(node.id()).filter_map(|id| shared.node(id));
-            return children.filter(counts).map(|child| child.counter.usage()).sum();
+        let after = last.as_ref().map(|last| last.node().id());
+        let mut found = (0, None);
+        for child in tree.dying_after(node.id(), after).take(STEP).map(|id| shared.made(id)) {
+            sum += counted(child);
+            found = (found.0 + 1, Some(child));
         }
-        // No list has dying groups.
-        let to = tree.places().min(from + PLACES_A_STEP);
-        let places = (from..to).filter_map(|place| shared.node(NodeId(place)));
-        sum += places.filter(counts).map(|child| child.counter.usage()).sum::<u64>();
-        if to == tree.places() {
+        let next = found.1.filter(|_| found.0 == STEP).map(Group::pinned);
+        drop(tree);
+        // The group before is let go without the lock.
+        last = next;
+        if last.is_none() {
             break;
         }
-        from = to;
     }
+    let mut online = ChildSteps::of(node);
+    while online.step(&shared.tree.lock_behind(), |child| sum += counted(child)) {}
     sum
 }

@@ -8,6 +8,7 @@
 //!   holder. The holder puts in its owner, fences, and looks at the group (`may_hold`). One of the two sees the other. So after a removal no
 //!   bytes are held back, and after the begin of a wait each uncharge comes to the counters.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{Ordering, fence};
@@ -42,16 +43,36 @@ pub fn register(holder: &'static dyn Holder) -> bool {
     std::ptr::addr_eq(*HOLDER.get_or_init(|| holder), holder)
 }
 
+/// Shows all bytes held back to `add`, with the group that they are charged to; a look. `add` allocates nothing.
+fn each(mut add: impl FnMut(Owner, u64)) {
+    if let Some(holder) = HOLDER.get() {
+        let mut look = |owner: Owner, bytes| {
+            add(owner, bytes);
+            Take::Nothing
+        };
+        holder.visit(&mut look, &mut |_, _| ());
+    }
+}
+
 /// The bytes held back in the subtree of `top`; a look.
 pub(crate) fn sum(top: &'static Node) -> u64 {
-    let Some(holder) = HOLDER.get() else { return 0 };
     let mut sum = 0;
-    let mut add = |owner: Owner, bytes| {
-        sum += if counts_in(owner, top) { bytes } else { 0 };
-        Take::Nothing
-    };
-    holder.visit(&mut add, &mut |_, _| ());
+    each(|owner, bytes| sum += if counts_in(owner, top) { bytes } else { 0 });
     sum
+}
+
+/// The bytes held back in each of these groups itself, by one look. The caller holds the groups.
+pub(crate) fn of_each(nodes: impl ExactSizeIterator<Item = &'static Node>) -> Vec<u64> {
+    let mut held = vec![0; nodes.len()];
+    if HOLDER.get().is_some() {
+        let rows: HashMap<*const Node, usize> = nodes.map(std::ptr::from_ref).zip(0..).collect();
+        each(|owner, bytes| {
+            if let Some(&row) = rows.get(&std::ptr::from_ref(owner.node())) {
+                held[row] += bytes;
+            }
+        });
+    }
+    held
 }
 
 /// Uncharges the bytes held back in the subtree of `top`, if they are at least `missing`. Returns them. The caller holds `top`, and not the tree lock.

@@ -44,6 +44,11 @@ pub(super) struct Entry {
     pub(super) first_child: NodeId,
     pub(super) next_sibling: NodeId,
     pub(super) previous_sibling: NodeId,
+    /// The group below it that was removed first of those that are dying; `TOP`: none is (`topology::dying`).
+    pub(super) first_dying: NodeId,
+    /// If it is dying, the next dying group of its parent, and the one before; the first one has the last before it.
+    pub(super) next_dying: NodeId,
+    pub(super) previous_dying: NodeId,
     /// Nothing where the group never had a child.
     #[allow(clippy::box_collection, reason = "most groups have none: a word instead of an empty map")]
     pub(super) children: Option<Box<BTreeMap<Name, NodeId>>>,
@@ -66,6 +71,9 @@ impl Entry {
             first_child: TOP,
             next_sibling: TOP,
             previous_sibling: TOP,
+            first_dying: TOP,
+            next_dying: TOP,
+            previous_dying: TOP,
             children: None,
             below: 0,
             bounds: Bounds::NONE,

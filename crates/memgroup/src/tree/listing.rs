@@ -1,14 +1,14 @@
 //! Listing: finds the groups of a snapshot, in bounded steps of the tree lock.
 //!
 //! ```text
-//!   online groups: from the top, level by level, the children of each parent by name
-//!   dying groups:  place by place
+//!   from the top, level by level, below each group:  online groups by name, then dying groups in the order of their removal
 //! ```
 //!
 //! - I1. The listing holds each group that it finds. So neither its place nor those of the groups above it are given to others.
 //! - I2. Nothing is allocated with the tree lock held, because an allocator that charges may need the lock.
+//! - P1. A listing visits the groups that it lists, and no other: what is dying elsewhere costs it nothing.
 //! - B1. A group that is created meanwhile may be missing, with all groups below it. One that is removed meanwhile is listed, as
-//!   dying if its place is visited after the removal.
+//!   dying if its parent's dying groups are visited after the removal.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,9 +24,6 @@ use crate::tree::topology::{State, Tree};
 /// The most groups that are found, or searched for children, with the lock held once.
 pub(crate) const GROUPS_A_STEP: usize = 32;
 
-/// Places that are searched for dying groups with the lock held once.
-pub(crate) const PLACES_A_STEP: u32 = 1024;
-
 /// A group of the listing.
 pub(crate) struct Listed {
     pub(crate) group: Group,
@@ -39,18 +36,37 @@ pub(crate) struct Listed {
     name: Range<usize>,
 }
 
+/// Counts a visit of a group, in tests.
+#[inline(always)]
+fn visit() {
+    #[cfg(all(test, not(memgroup_loom)))]
+    tests::VISITS.set(tests::VISITS.get() + 1);
+}
+
+/// How far the search below one group has come.
+enum Last {
+    /// To the online child of this name; `None`: it begins.
+    Online(Option<Range<usize>>),
+    /// To this dying group; `None`: to the first one.
+    Dying(Option<NodeId>),
+    /// To the end.
+    Done,
+}
+
 /// Groups of a subtree, each after its parent. Siblings are in the order of their names, dying ones last.
 pub(crate) struct Listing {
     pub(crate) groups: Vec<Listed>,
     names: String,
 }
 
-/// The dying groups below `top`, in the order of their removal.
+/// The dying groups below `top`, in the order of their removal. If any group of the hierarchy is dying, it visits all groups below `top`.
 pub(crate) fn dying(top: &Group) -> Vec<(Group, Instant)> {
-    let mut listing = Listing::begin(top);
-    listing.find_dying(top.node());
-    let found = listing.groups.into_iter().filter_map(|listed| Some((listed.group, listed.removed?)));
-    let mut dying: Vec<_> = found.collect();
+    if !top.node().shared().tree.lock().has_dying() {
+        return Vec::new();
+    }
+    let listing = Listing::of(top);
+    let below = listing.groups.into_iter().skip(1);
+    let mut dying: Vec<_> = below.filter_map(|listed| Some((listed.group, listed.removed?))).collect();
     dying.sort_by_key(|(group, removed)| (*removed, group.node().id().0));
     dying
 }
@@ -58,7 +74,7 @@ pub(crate) fn dying(top: &Group) -> Vec<(Group, Instant)> {
 /// The online children of `top`, by name.
 pub(crate) fn children(top: &Group) -> Vec<Group> {
     let mut listing = Listing::begin(top);
-    listing.find_online(1);
+    listing.find(1);
     listing.online().skip(1).collect()
 }
 
@@ -66,11 +82,13 @@ impl Listing {
     /// Lists `top` and all groups below it.
     pub(crate) fn of(top: &Group) -> Listing {
         let mut listing = Listing::begin(top);
-        listing.find_online(usize::MAX);
-        let online = listing.groups.len();
-        listing.find_dying(top.node());
-        if listing.groups.len() > online {
-            listing.place_dying(online);
+        listing.find(usize::MAX);
+        // Last, so that no group is online in the listing below a top that is not.
+        if let State::Dying { since } = top.node().shared().tree.lock_behind().state(top.node().id()) {
+            listing.groups[0].removed = Some(since);
+        }
+        if listing.groups.iter().any(|listed| listed.removed.is_some()) {
+            listing.join_twice_found();
         }
         listing.in_order()
     }
@@ -107,6 +125,7 @@ impl Listing {
         parent: Option<usize>,
         removed: Option<Instant>,
     ) {
+        visit();
         let begin = self.names.len();
         self.names.push_str(name);
         let name = begin..self.names.len();
@@ -114,68 +133,68 @@ impl Listing {
         self.groups.push(Listed { group, parent, removed, bounds, name });
     }
 
-    /// Finds the children of the first groups, so many.
-    fn find_online(&mut self, parents: usize) {
+    /// Finds the groups right below the first `parents` groups.
+    fn find(&mut self, parents: usize) {
         let shared = self.groups[0].group.node().shared();
-        // The group that is searched for children, and the last child that was found.
-        let (mut at, mut last) = (0, None);
+        let (mut at, mut last) = (0, Last::Online(None));
         while at < self.groups.len().min(parents) {
             self.make_room(GROUPS_A_STEP);
             let tree = shared.tree.lock_behind();
             let mut left = GROUPS_A_STEP;
             while left > 0 && at < self.groups.len().min(parents) {
-                let parent = self.groups[at].group.node().id();
-                let name = last.map(|last: Range<usize>| &self.names[last]);
-                let children = tree.children_after(parent, name).take(left);
                 let before = self.groups.len();
-                for (name, id) in children {
-                    if let Some(node) = shared.node(id) {
-                        self.push(&tree, node, name, Some(at), None);
-                    }
+                last = match last {
+                    Last::Online(name) => self.find_online(&tree, at, name, left),
+                    Last::Dying(id) => self.find_dying(&tree, at, id, left),
+                    Last::Done => unreachable!("the next group is searched"),
+                };
+                left -= self.groups.len() - before;
+                if let Last::Done = last {
+                    visit();
+                    (at, last) = (at + 1, Last::Online(None));
+                    left = left.saturating_sub(1);
                 }
-                let found = self.groups.len() - before;
-                last = (found == left).then(|| self.groups[before + found - 1].name.clone());
-                at += usize::from(last.is_none());
-                left = left.saturating_sub(found + 1);
             }
         }
     }
 
-    fn find_dying(&mut self, top: &'static Node) {
-        let shared = top.shared();
-        let mut from = 0;
-        loop {
-            self.make_room(PLACES_A_STEP as usize);
-            let tree = shared.tree.lock_behind();
-            if tree.in_use() == tree.online() || from >= tree.places() {
-                break;
-            }
-            let to = tree.places().min(from + PLACES_A_STEP);
-            for node in (from..to).filter_map(|place| shared.node(NodeId(place))) {
-                if let State::Dying { since } = tree.state(node.id())
-                    && node.is_within(top)
-                {
-                    self.push(&tree, node, tree.name(node.id()), None, Some(since));
-                }
-            }
-            from = to;
+    /// Finds up to `most` online children of the group at position `at`, which come after the one of this name.
+    fn find_online(&mut self, tree: &Tree, at: usize, last: Option<Range<usize>>, most: usize) -> Last {
+        let (shared, parent) = (self.groups[0].group.node().shared(), self.groups[at].group.node().id());
+        let before = self.groups.len();
+        let name = last.map(|last| &self.names[last]);
+        for (name, id) in tree.children_after(parent, name).take(most) {
+            self.push(tree, shared.made(id), name, Some(at), None);
         }
+        if self.groups.len() - before < most {
+            return Last::Dying(None);
+        }
+        Last::Online(self.groups.last().map(|listed| listed.name.clone()))
     }
 
-    /// Completes the groups from position `online` on, which are dying: finds their parents, or the same group found before.
-    fn place_dying(&mut self, online: usize) {
+    /// Finds up to `most` dying groups right below the group at position `at`, which were removed after the last one.
+    fn find_dying(&mut self, tree: &Tree, at: usize, last: Option<NodeId>, most: usize) -> Last {
+        let (shared, parent) = (self.groups[0].group.node().shared(), self.groups[at].group.node().id());
+        let mut found = (0, last);
+        for id in tree.dying_after(parent, last).take(most) {
+            if let State::Dying { since } = tree.state(id) {
+                self.push(tree, shared.made(id), tree.name(id), Some(at), Some(since));
+            }
+            found = (found.0 + 1, Some(id));
+        }
+        if found.0 < most { Last::Done } else { Last::Dying(found.1) }
+    }
+
+    /// A group that was online when it was found first, and was removed since, may have been found again: it is listed once, as dying. So are the
+    /// groups below it.
+    fn join_twice_found(&mut self) {
         let mut places: HashMap<u32, usize> = HashMap::with_capacity(self.groups.len());
-        for (at, listed) in self.groups.iter().enumerate() {
-            places.entry(listed.group.node().id().0).or_insert(at);
-        }
-        for at in online..self.groups.len() {
-            let (node, removed) = (self.groups[at].group.node(), self.groups[at].removed);
-            let first = places[&node.id().0];
+        for at in 0..self.groups.len() {
+            let first = *places.entry(self.groups[at].group.node().id().0).or_insert(at);
+            // A second finding, and what was found below it, has no listed parent.
             if first < at {
-                // It was online when it was found first, and was removed since.
-                self.groups[first].removed = removed;
-            } else {
-                self.groups[at].parent = node.parent().and_then(|parent| places.get(&parent.id().0).copied());
+                self.groups[first].removed = self.groups[at].removed;
+                self.groups[at].parent = None;
             }
         }
     }
@@ -205,5 +224,91 @@ impl Listing {
             }
         }
         Listing { groups: ordered, names: self.names }
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use crate::{Config, Group, Hierarchy};
+
+    std::thread_local! {
+        /// Groups that listings of this thread have found or searched.
+        pub(super) static VISITS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn visits<T>(question: impl FnOnce() -> T) -> (T, usize) {
+        VISITS.set(0);
+        let answer = question();
+        (answer, VISITS.get())
+    }
+
+    /// A hierarchy with a small subtree that has prepaid bytes, and many groups beside it, of which some are dying.
+    fn small_beside_many() -> (Hierarchy, Group, Vec<crate::Charge>) {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let small = hierarchy.create("/small").unwrap();
+        let below = small.create("below").unwrap();
+        drop(below.try_charge(1000).unwrap());
+        let many = hierarchy.create("/many").unwrap();
+        let charges = (0..1000).map(|number| {
+            let group = many.create(&format!("{number}")).unwrap();
+            let charge = group.try_charge(1).unwrap();
+            if number % 10 == 0 {
+                group.remove().unwrap();
+            }
+            charge
+        });
+        let charges = charges.collect();
+        (hierarchy, small, charges)
+    }
+
+    #[test]
+    fn a_question_visits_its_own_subtree_while_groups_are_dying_elsewhere() {
+        let (hierarchy, small, _charges) = small_beside_many();
+        assert!(small.usage() > 0, "bytes are prepaid below it, which only a visit tells");
+        assert_eq!(hierarchy.dying().len(), 100);
+        // Two groups are found or given, and both are searched.
+        assert_eq!(visits(|| small.usage_exact()), (0, 3));
+        let (events, visited) = visits(|| small.read_file("cgroup.events").unwrap());
+        assert_eq!((events.lines().next(), visited), (Some("populated 0"), 3));
+        assert_eq!(visits(|| small.snapshot().groups.len()), (2, 3));
+        assert_eq!(visits(|| small.read_file("cgroup.stat").unwrap()).1, 3);
+        // The question about all groups does visit all.
+        let (all, visited) = visits(|| hierarchy.snapshot());
+        assert_eq!((all.groups.len(), all.dying().count(), visited), (1004, 100, 2 * 1004 - 1));
+    }
+
+    #[test]
+    fn no_group_is_visited_for_dying_ones_where_there_are_none() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let _group = hierarchy.create("/group").unwrap();
+        assert_eq!(visits(|| hierarchy.dying().len()), (0, 0));
+    }
+
+    #[test]
+    fn dying_siblings_are_listed_in_the_order_of_their_removal() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        let of = |number: u32| {
+            let group = parent.create(&format!("{number:03}")).unwrap();
+            (group.try_charge(1).unwrap(), group)
+        };
+        let mut groups: Vec<_> = (0..100).map(of).collect();
+        let order: Vec<u32> = (0..100).map(|nth| nth * 37 % 100).collect();
+        order.iter().for_each(|&number| groups[number as usize].1.remove().unwrap());
+        let names = || parent.snapshot().dying().map(|group| group.name.clone()).collect::<Vec<_>>();
+        let expected = |order: &[u32]| order.iter().map(|number| format!("{number:03}")).collect::<Vec<_>>();
+        assert_eq!(names(), expected(&order));
+        // The first, the last and some between them are released.
+        let (gone, left): (Vec<u32>, Vec<u32>) =
+            order.iter().partition(|&&number| number % 3 == 0 || number == order[99]);
+        for number in gone {
+            let new = of(number);
+            drop(std::mem::replace(&mut groups[number as usize], new));
+        }
+        assert_eq!(names(), expected(&left));
+        drop(groups);
+        assert_eq!((names().len(), parent.usage_exact()), (0, 0));
     }
 }

@@ -11,7 +11,7 @@
 //! A group is closing while the groups below it are removed, and it after them (`closing`). It has no name and gets no children.
 //!
 //! - I1. A group pins its parent from creation to release, so no chain ever leads through a free node.
-//! - I2. A dying group is in no child list. A closing group is in the list of siblings, but not among the names. So the name may be used again at
+//! - I2. A dying group is in no child list; it is in a list of its own (`dying`). A closing group is in the list of siblings, but not among the names. So the name may be used again at
 //!   once.
 //! - I3. Walking a subtree allocates nothing: it may happen inside an allocator.
 
@@ -29,6 +29,7 @@ use crate::tree::name::{self, Name};
 
 mod bounds;
 mod closing;
+mod dying;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
@@ -272,6 +273,7 @@ impl Tree {
         if parent == TOP {
             return age;
         }
+        self.link_dying(id);
         if previous == TOP {
             self.entry_mut(parent).first_child = next;
         } else {
@@ -325,6 +327,8 @@ impl Tree {
         debug_assert!(self.entry(id).below == 0, "groups below it keep it (I1)");
         let parent = self.parent(id);
         self.count_above(id, |below| below - 1);
+        debug_assert!(self.entry(id).first_dying == TOP, "a group is released after those below it");
+        self.unlink_dying(id);
         self.replace(id, Entry::free());
         self.in_use -= 1;
         self.dying -= 1;
@@ -433,10 +437,6 @@ impl Tree {
     /// Number of online children.
     pub(crate) fn child_count(&self, id: NodeId) -> usize {
         self.entry(id).children.as_ref().map_or(0, |children| children.len())
-    }
-
-    pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        self.entry(id).children.iter().flat_map(|children| children.values().copied())
     }
 
     /// The online children that come after the one of this name, by name; all of them without one.

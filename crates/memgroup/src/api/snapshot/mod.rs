@@ -13,6 +13,7 @@ pub use files::{FILES, FileError, FileProblem, GroupFile, Limits};
 use crate::api::group::Overdraft;
 use crate::api::statistics;
 use crate::base::id::GroupId;
+use crate::control::held_back;
 use crate::control::share::FairShare;
 use crate::counter::events::Events;
 use crate::observe::pressure::Pressure;
@@ -93,9 +94,10 @@ pub struct GroupSnapshot {
     pub limits: Limits,
     /// Its fair share of its parent; `None` where that gives none.
     pub fair_share: Option<FairShare>,
-    /// Bytes charged to it and to the groups below it, prepaid bytes included.
+    /// Bytes charged to it and to the groups below it. Prepaid bytes are included, and those that an allocator holds back for its next blocks.
     pub usage_bytes: u64,
-    /// The same without prepaid bytes. Exact while no thread charges, drains or changes a limit.
+    /// The same without prepaid bytes and bytes held back, as [`Group::usage_exact`] returns it. Exact while no thread charges, drains or changes a
+    /// limit.
     pub usage_exact_bytes: u64,
     /// The highest `usage_bytes` so far.
     pub peak_bytes: u64,
@@ -252,7 +254,8 @@ impl Snapshot {
             groups.push(GroupSnapshot::of(listed, path, name, Row { tables: Arc::clone(&tables), row }));
         }
         add_waiters(&mut groups, wait::report::copy(shared));
-        add_up(&mut groups, shared.config.account_root);
+        let held_back = held_back::of_each(listing.groups.iter().map(|listed| listed.group.node()));
+        add_up(&mut groups, held_back, shared.config.account_root);
         let shrinkers = report::all(shared);
         Snapshot { taken, took: began.elapsed(), groups, shrinkers }
     }
@@ -277,17 +280,19 @@ fn add_waiters(groups: &mut [GroupSnapshot], waits: Vec<(GroupId, u64, Instant)>
     }
 }
 
-/// Counts the groups below each group, and subtracts the prepaid bytes there from its usage.
-fn add_up(groups: &mut [GroupSnapshot], account_root: bool) {
-    let mut prepaid: Vec<u64> = groups.iter().map(|group| group.stock.prepaid_bytes).collect();
+/// Counts the groups below each group, and subtracts the bytes there that nothing uses from its usage: prepaid ones, and those `held_back` in
+/// each group.
+fn add_up(groups: &mut [GroupSnapshot], held_back: Vec<u64>, account_root: bool) {
+    let own = |(group, held_back): (&GroupSnapshot, u64)| group.stock.prepaid_bytes + held_back;
+    let mut unused: Vec<u64> = groups.iter().zip(held_back).map(own).collect();
     for at in (0..groups.len()).rev() {
         let group = &mut groups[at];
-        group.usage_exact_bytes = group.usage_bytes.saturating_sub(prepaid[at]);
+        group.usage_exact_bytes = group.usage_bytes.saturating_sub(unused[at]);
         let (online, dying) = (group.descendants, group.dying_descendants);
         let (is_online, Some(parent)) = (group.online, group.parent) else { continue };
         // A root that is not accounted counts its own charges alone.
         if account_root || groups[parent].id.node() != ROOT.0 {
-            prepaid[parent] += prepaid[at];
+            unused[parent] += unused[at];
         }
         groups[parent].descendants += online + usize::from(is_online);
         groups[parent].dying_descendants += dying + usize::from(!is_online);
@@ -361,7 +366,7 @@ impl GroupSnapshot {
         })
     }
 
-    /// Whether memory of the group or of one below it is held; prepaid bytes are not. It is the key `populated` of `cgroup.events`.
+    /// Whether bytes of the group or of one below it are in use: whether `usage_exact_bytes` is not 0. It is the key `populated` of `cgroup.events`.
     #[must_use]
     pub fn is_populated(&self) -> bool {
         self.usage_exact_bytes > 0
@@ -372,7 +377,7 @@ impl GroupSnapshot {
 impl Group {
     /// The group and all groups below it as they are now; see [`Hierarchy::snapshot`](crate::Hierarchy::snapshot).
     ///
-    /// It costs a visit of each group in that part of the tree. If any group is dying, also a look at each place of the hierarchy.
+    /// It costs a visit of each group in that part of the tree, dying ones included.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_with(|| ())
     }
