@@ -37,6 +37,7 @@ use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use memgroup_sync::{FixedRef, FixedSlice, FixedU32, erasable, interleave};
 
 use crate::mutation::{Mutation, active};
+use crate::slot::error::SLOTS_MAX;
 
 mod collect;
 #[cfg(all(test, memgroup_loom))]
@@ -52,7 +53,8 @@ const WORDS: usize = if cfg!(memgroup_loom) { 2 } else { 64 };
 const CLASSES: usize = if cfg!(memgroup_loom) { 2 } else { 44 };
 const CHUNK: usize = BITS * WORDS;
 
-const ROWS_MAX: usize = 4097;
+/// Every slot of any source has a row, and a caller may have two more, for counters that belong to no slot.
+const ROWS_MAX: usize = SLOTS_MAX + 2;
 const NUMBERS_MAX: u32 = 1 << 24;
 
 /// One marker in a head; the classes lie below.
@@ -141,7 +143,7 @@ impl Marks {
     /// Marks of numbers below `numbers_max` in `rows` rows, none set. The first numbers are [provided](Self::provide).
     ///
     /// # Panics
-    /// If `rows` is not in 1..=4097, or `numbers_max` not in 1..=2<sup>24</sup>.
+    /// If `rows` is not in 1..=8194, or `numbers_max` not in 1..=2<sup>24</sup>.
     pub fn new(rows: usize, numbers_max: u32) -> Marks {
         assert!((1..=ROWS_MAX).contains(&rows), "marks have 1 to {ROWS_MAX} rows, not {rows}");
         assert!(

@@ -281,8 +281,8 @@ fn panics_with_the_numbers_of_a_wrong_call() {
     assert_eq!(
         texts,
         [
-            "marks have 1 to 4097 rows, not 0",
-            "marks have 1 to 4097 rows, not 4098",
+            "marks have 1 to 8194 rows, not 0",
+            "marks have 1 to 8194 rows, not 8195",
             "marks have 1 to 16777216 numbers, not 0",
             "marks have 1 to 16777216 numbers, not 16777217",
             "marks are of numbers below 1, not of 1",

@@ -90,6 +90,15 @@ fn sampled_of(node: Option<&'static Node>) -> u32 {
     node.map_or(0, |node| node.shared().config.scope_time_of)
 }
 
+/// The most nanoseconds that one stretch of time counts: 36 years. So a sample of a very long scope does not take the statistic out of its range.
+const COUNTED_MOST: u64 = 1 << 60;
+
+/// The nanoseconds that a stretch of time counts which is a sample of `of`.
+#[inline(always)]
+fn counted(nanos: u64, of: u32) -> i64 {
+    nanos.saturating_mul(of.into()).min(COUNTED_MOST) as i64
+}
+
 /// Ends the stretch of time of the group that was current, and begins one of the next. `scopes` are those that end with it.
 #[inline(always)]
 fn count_time(ended: Option<&'static Node>, begun: Option<&'static Node>, scopes: i64) {
@@ -105,7 +114,7 @@ fn count_time(ended: Option<&'static Node>, begun: Option<&'static Node>, scopes
     let now = ticks::now();
     SINCE.set(is_drawn.then_some(now));
     if let (Some(node), Some(since)) = (ended, since) {
-        update::add(node, CPU, cpu::SCOPE_USEC.index(), now.nanos_since(since) as i64 * i64::from(of));
+        update::add(node, CPU, cpu::SCOPE_USEC.index(), counted(now.nanos_since(since), of));
         if scopes > 0 {
             update::add(node, CPU, cpu::NR_SCOPES.index(), scopes * i64::from(of));
         }
@@ -256,5 +265,20 @@ fn leave_out_of_order() {
     CURRENT.set(after);
     if is_observed(current.node()) {
         observe(current, after, 0);
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::{COUNTED_MOST, counted};
+
+    #[test]
+    fn a_sample_of_a_long_stretch_of_time_counts_as_much_as_fits() {
+        const HOUR: u64 = 3_600_000_000_000;
+        assert_eq!((counted(0, 65_536), counted(HOUR, 1)), (0, HOUR as i64));
+        assert_eq!(counted(HOUR, 65_536), (HOUR * 65_536) as i64);
+        for nanos in [40 * HOUR, u64::MAX] {
+            assert_eq!(counted(nanos, 65_536), COUNTED_MOST as i64);
+        }
     }
 }

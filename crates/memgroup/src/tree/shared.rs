@@ -62,6 +62,16 @@ struct OwnedNodes {
     parts: DeferredFree<Parts>,
     /// Parts that stay with places without a node.
     kept: BTreeMap<NodeId, &'static Parts>,
+    /// What a chunk of places has already, if the system refused the rest of its memory.
+    spare: Spare,
+}
+
+/// Parts of the memory of a chunk of places. A part without an owner would be lost, so they wait for the next one that is made.
+#[derive(Default)]
+struct Spare {
+    nodes: Option<NodeChunk>,
+    rare: Option<Chunk<RareWords>>,
+    entries: Option<Chunk<MoreEntries>>,
 }
 
 /// The memory of one chunk of places: their nodes, and their flushed values in each store. The system backs all but the nodes when they are
@@ -94,13 +104,38 @@ struct RetiredPlaces {
     _values: Vec<RetiredChunk<AtomicU64>>,
 }
 
-impl Places {
+impl Spare {
     /// Places without values; `None` if the system refuses memory.
-    fn take() -> Option<Places> {
-        let (nodes, rare, entries) = (NODES.take()?, RARE.take()?, ENTRIES.take()?);
-        Some(Places { nodes, rare, entries, values: Vec::new() })
+    fn take_places(&mut self) -> Option<Places> {
+        let nodes = self.nodes.take().or_else(|| NODES.take());
+        let rare = self.rare.take().or_else(|| RARE.take());
+        let entries = self.entries.take().or_else(|| ENTRIES.take());
+        match (nodes, rare, entries) {
+            (Some(nodes), Some(rare), Some(entries)) => {
+                Some(Places { nodes, rare, entries, values: Vec::new() })
+            }
+            (nodes, rare, entries) => {
+                *self = Spare { nodes, rare, entries };
+                None
+            }
+        }
     }
+}
 
+/// Flushed values for a chunk of nodes in each store; `None` if the system refuses memory.
+fn take_values(
+    stores: impl Iterator<Item = &'static StatStore> + Clone,
+) -> Option<Vec<(&'static StatStore, ValuesChunk)>> {
+    let count = stores.clone().count();
+    let taken: Vec<_> = stores.map_while(|store| Some((store, store.take_values()?))).collect();
+    if taken.len() < count {
+        taken.into_iter().for_each(|(store, values)| store.put_back(values));
+        return None;
+    }
+    Some(taken)
+}
+
+impl Places {
     /// Gives each node below `end` its place in the store of these values.
     fn attach(&mut self, first: u32, end: u32, store: &'static StatStore, values: ValuesChunk) {
         for (place, _) in (0..CHUNK_NODES).zip(first..end) {
@@ -194,6 +229,7 @@ impl Shared {
                 limbo: Limbo::new(usize::MAX),
                 parts: DeferredFree::new(),
                 kept: BTreeMap::new(),
+                spare: Spare::default(),
             }),
             level_locks: std::array::from_fn(|_| LevelLocks::default()),
             making_parts: Mutex::new(()),
@@ -233,11 +269,8 @@ impl Shared {
     /// its lock. Whether it did: the system may refuse memory.
     pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) -> bool {
         let mut owned = self.owned.lock();
-        let taken = (0..owned.chunks.len()).map_while(|_| store.take_values()).collect::<Vec<_>>();
-        if taken.len() < owned.chunks.len() {
-            return false;
-        }
-        for ((&number, places), values) in owned.chunks.iter_mut().zip(taken) {
+        let Some(taken) = take_values(std::iter::repeat_n(store, owned.chunks.len())) else { return false };
+        for ((&number, places), (store, values)) in owned.chunks.iter_mut().zip(taken) {
             places.attach(number * CHUNK, self.config.groups_max, store, values);
         }
         true
@@ -313,7 +346,11 @@ impl Shared {
     #[cold]
     fn make_chunk(&'static self, number: u32) -> bool {
         let mut owned = self.owned.lock();
-        let Some(mut places) = Places::take() else { return false };
+        let Some(values) = take_values(self.statistics.stores()) else { return false };
+        let Some(mut places) = owned.spare.take_places() else {
+            values.into_iter().for_each(|(store, values)| store.put_back(values));
+            return false;
+        };
         let nodes = places.nodes.cells();
         // ORDERING: Acquire; pairs with the AcqRel in `free_chunk`: the pool's lock orders the two for the same addresses anyway.
         let generation = ERASED_GENERATION.load(Ordering::Acquire);
@@ -325,11 +362,7 @@ impl Shared {
                 node.keep_parts(kept);
             }
         }
-        for store in self.statistics.stores() {
-            let Some(values) = store.take_values() else {
-                owned.retire(places);
-                return false;
-            };
+        for (store, values) in values {
             places.attach(number * CHUNK, self.config.groups_max, store, values);
         }
         // ORDERING: Release; pairs with the Acquire in `node`.

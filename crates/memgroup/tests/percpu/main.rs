@@ -8,9 +8,12 @@ mod failures;
 mod gauges;
 mod idle;
 mod lifetime;
+#[cfg(target_os = "linux")]
+mod refused;
 mod script;
 mod sections;
 mod settings;
+mod slots;
 #[cfg(target_os = "linux")]
 mod smaps;
 

@@ -19,7 +19,9 @@ use crate::state::stats::update_tree::UpdateTree;
 
 pub(crate) struct Registry {
     stores: [OnceLock<&'static StatStore>; SUBSYSTEMS_MAX],
-    registering: Mutex<()>,
+    /// Held by the thread that registers a subsystem. It has the stores of registrations that failed, for the next ones: a store is never freed,
+    /// so they would be lost. There is at most one for each number and width.
+    registering: Mutex<Vec<&'static StatStore>>,
     /// The update tree, if all subsystems of the hierarchy share one.
     shared_tree: Option<&'static UpdateTree>,
     config: Config,
@@ -33,7 +35,7 @@ impl Registry {
         let builtin = builtin.collect::<Result<Vec<_>, _>>()?;
         let registry = Registry {
             stores: [const { OnceLock::new() }; SUBSYSTEMS_MAX],
-            registering: Mutex::new(()),
+            registering: Mutex::new(Vec::new()),
             shared_tree: (!config.separate_trees).then(|| update_tree(config)),
             config: *config,
         };
@@ -53,7 +55,7 @@ impl Registry {
     }
 
     /// All stores, those without a subsystem too.
-    pub(crate) fn stores(&self) -> impl Iterator<Item = &'static StatStore> {
+    pub(crate) fn stores(&self) -> impl Iterator<Item = &'static StatStore> + Clone {
         self.stores.iter().map_while(|store| store.get().copied())
     }
 
@@ -89,7 +91,7 @@ impl Registry {
         join: impl FnOnce(&'static StatStore),
     ) -> Result<&'static StatStore, RegisterError> {
         subsystem.check()?;
-        let _one_at_a_time = self.registering.lock();
+        let mut failed = self.registering.lock();
         if let Some(store) = self.find(subsystem.name) {
             let is_same = store.subsystem() == Some(subsystem);
             return if is_same { Ok(store) } else { Err(subsystem.refuse(Reason::Exists)) };
@@ -106,7 +108,7 @@ impl Registry {
             None if self.is_full() => {
                 free(|words, stats| words > stats).ok_or_else(|| subsystem.refuse(Reason::TooMany))?
             }
-            None => self.add(subsystem, attach, join)?,
+            None => self.add(&mut failed, subsystem, attach, join)?,
         };
         store.set_subsystem(Some(subsystem));
         Ok(store)
@@ -119,15 +121,22 @@ impl Registry {
 
     fn add(
         &self,
+        failed: &mut Vec<&'static StatStore>,
         subsystem: Subsystem,
         attach: impl FnOnce(&'static StatStore, &dyn Fn()) -> bool,
         join: impl FnOnce(&'static StatStore),
     ) -> Result<&'static StatStore, RegisterError> {
-        let number = self.stores().count();
-        let records =
-            records(&self.config, subsystem).map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
-        let store = self.make_store(number, subsystem, records);
+        let (number, words) = (self.stores().count(), subsystem.stats.len());
+        let store = match failed.iter().position(|store| (store.number, store.words()) == (number, words)) {
+            Some(at) => failed.swap_remove(at),
+            None => {
+                let records = records(&self.config, subsystem);
+                let records = records.map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
+                self.make_store(number, subsystem, records)
+            }
+        };
         if !attach(store, &|| _ = self.stores[number].set(store)) {
+            failed.push(store);
             return Err(subsystem.refuse(Reason::OutOfMemory));
         }
         // Last, so that a flush which finds the store in its tree finds flushed values in every group.

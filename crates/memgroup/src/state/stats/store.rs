@@ -28,6 +28,8 @@ pub(crate) struct StatStore {
     words: usize,
     /// The memory of flushed values: a chunk of them for each chunk of nodes. Its pages are backed when values are first written.
     values: ChunkPool<AtomicU64>,
+    /// Chunks that were taken for nodes which the system then had no memory for. A chunk without an owner would be lost.
+    spare: Mutex<Vec<ValuesChunk>>,
     /// Groups without a record, and the number of them that address space is set aside for. Under the tree lock.
     lacking: AtomicU64,
     provided: AtomicU64,
@@ -64,6 +66,7 @@ impl StatStore {
             lacking: AtomicU64::new(0),
             provided: AtomicU64::new(0),
             values: ChunkPool::new(FlushedStats::words(words) * CHUNK as usize),
+            spare: Mutex::new(Vec::new()),
         }
     }
 
@@ -82,7 +85,13 @@ impl StatStore {
 
     /// Flushed values for a chunk of nodes, all zero; `None` if the system refuses address space.
     pub(crate) fn take_values(&'static self) -> Option<ValuesChunk> {
-        self.values.take()
+        let spare = self.spare.lock().pop();
+        spare.or_else(|| self.values.take())
+    }
+
+    /// Keeps a chunk that no entry refers to for the next call of `take_values`.
+    pub(crate) fn put_back(&self, values: ValuesChunk) {
+        self.spare.lock().push(values);
     }
 
     /// Makes `entry`, which lies in `chunk`, the one of the group with this number. Its flushed values are in `values`.
