@@ -10,7 +10,7 @@
 //! | [`Mutex`], [`MutexGuard`] | `std::sync::Mutex` without poisoning | `loom::sync::Mutex` |
 //! | [`depth`] | whether a thread is within the engine | never |
 //! | [`thread`] | `std::thread` | `loom::thread` |
-//! | [`spin::Wait`] | spins a little, then yields | yields at once |
+//! | [`spin::Wait`] | spins a little, then yields, then sleeps | yields at once |
 //! | [`thread_local!`] | `std::thread_local!`, const-initialised | `loom::thread_local!` |
 //! | [`global!`] | a plain `static` | `loom::lazy_static!`, one value for each execution |
 //! | [`CachePadded`] | `crossbeam_utils`' | the same |

@@ -1,15 +1,27 @@
 //! Waiting for another thread that is a few instructions from done.
 
+use core::time::Duration;
+
 /// How many rounds of [`Wait::wait`] spin before the first one yields.
 const SPIN_ROUNDS: u32 = 6;
 
-/// One wait for a condition that another *running* thread is about to make true.
+/// How many rounds spin or yield before the first one sleeps.
+const AWAKE_ROUNDS: u32 = 64;
+
+/// The sleep of the first round that sleeps. Each later one sleeps twice as long, up to `SLEEP_MOST`.
+const SLEEP_FIRST: Duration = Duration::from_micros(50);
+const SLEEP_MOST: Duration = Duration::from_millis(1);
+
+/// One wait for a condition that another thread is about to make true.
 ///
-/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions. Each later round yields the CPU, so that a holder
-/// that lost its CPU gets it back. Under loom every round yields, which tells the model checker that this thread
-/// cannot continue alone.
+/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions. The next ones yield the CPU, so that
+/// a thread that lost its CPU gets it back. After 64 rounds each one sleeps, for 50 us at first and for up
+/// to 1 ms later: a yield lets only threads of the same priority run, so a thread of real-time priority
+/// that only yielded would wait for ever for one that it has itself pushed off the CPU. Under loom every
+/// round yields, which tells the model checker that this thread cannot continue alone.
 ///
-/// It is no lock and no sleep: use it only where the condition becomes true within nanoseconds.
+/// It is no lock: nothing wakes a round that sleeps. Use it only where the condition becomes true within
+/// nanoseconds once the other thread runs.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -42,19 +54,40 @@ impl Wait {
 
     /// Waits one round, longer than the one before.
     pub fn wait(&mut self) {
-        if cfg!(not(memgroup_loom)) && self.rounds < SPIN_ROUNDS {
-            for _ in 0..1_u32 << self.rounds {
-                core::hint::spin_loop();
-            }
-            self.rounds += 1;
-        } else {
-            crate::thread::yield_now();
-        }
+        self.wait_at_most(SLEEP_MOST);
     }
 
-    /// Whether the next round yields the CPU, so that the caller may do other work instead.
+    /// Waits one round, longer than the one before. If it sleeps, it sleeps for at most `most`.
+    pub fn wait_at_most(&mut self, most: Duration) {
+        self.wait_by(|sleep| std::thread::sleep(sleep.min(most)));
+    }
+
+    /// Waits one round. `sleep` is called if it is one that sleeps.
+    fn wait_by(&mut self, sleep: impl FnOnce(Duration)) {
+        if cfg!(memgroup_loom) {
+            return crate::thread::yield_now();
+        }
+        match self.sleep_of_next() {
+            Some(time) => sleep(time),
+            None if self.yields_next() => crate::thread::yield_now(),
+            None => (0..1_u32 << self.rounds).for_each(|_| core::hint::spin_loop()),
+        }
+        self.rounds = self.rounds.saturating_add(1);
+    }
+
+    /// Returns whether the next round yields the CPU, so that the caller may do other work instead.
     pub fn yields_next(&self) -> bool {
         cfg!(memgroup_loom) || self.rounds >= SPIN_ROUNDS
+    }
+
+    /// Returns whether the next round sleeps. Never under loom.
+    pub fn sleeps_next(&self) -> bool {
+        self.sleep_of_next().is_some()
+    }
+
+    fn sleep_of_next(&self) -> Option<Duration> {
+        let doublings = self.rounds.checked_sub(AWAKE_ROUNDS)?;
+        Some((SLEEP_FIRST * 2_u32.pow(doublings.min(5))).min(SLEEP_MOST))
     }
 }
 
@@ -64,16 +97,26 @@ mod tests {
     use crate::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn spins_six_rounds_and_yields_from_then_on() {
-        let mut wait = Wait::new();
-        for round in 0..SPIN_ROUNDS {
-            assert!(!wait.yields_next(), "round {round}");
-            wait.wait();
+    fn spins_then_yields_then_sleeps_longer_and_longer() {
+        let (mut wait, mut slept) = (Wait::new(), Vec::new());
+        for round in 0..AWAKE_ROUNDS {
+            assert_eq!(wait.yields_next(), round >= SPIN_ROUNDS, "round {round}");
+            assert!(!wait.sleeps_next(), "round {round}");
+            wait.wait_by(|time| slept.push(time));
         }
-        for _ in 0..100 {
-            assert!(wait.yields_next());
-            wait.wait();
+        assert!(slept.is_empty(), "{slept:?}");
+        for _ in 0..7 {
+            assert!(wait.sleeps_next());
+            wait.wait_by(|time| slept.push(time));
         }
+        assert_eq!(
+            slept.iter().map(Duration::as_micros).collect::<Vec<_>>(),
+            [50, 100, 200, 400, 800, 1000, 1000]
+        );
+        // Without end, and still in so small steps.
+        wait.rounds = u32::MAX;
+        wait.wait_by(|time| slept.push(time));
+        assert_eq!((slept.last(), wait.rounds), (Some(&SLEEP_MOST), u32::MAX));
     }
 
     #[test]

@@ -17,18 +17,11 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
 use memgroup_sync::atomic::{AtomicBool, Ordering};
 use memgroup_sync::spin;
 
 use crate::mutation::{self, Mutation};
-
-/// Rounds of a wait that spin or yield, before rounds that sleep: a holder of lower priority must get to run.
-const ROUNDS: u32 = 64;
-
-/// Sleep of a later round.
-const SLEEP: Duration = Duration::from_micros(50);
 
 /// A value, and whether a thread holds it.
 pub(super) struct Lock<T> {
@@ -70,12 +63,8 @@ impl<T> Lock<T> {
     #[cold]
     fn wait(&self) {
         let mut wait = spin::Wait::new();
-        for round in 0_u32.. {
-            if round < ROUNDS || cfg!(memgroup_loom) {
-                wait.wait();
-            } else {
-                std::thread::sleep(SLEEP);
-            }
+        loop {
+            wait.wait();
             // ORDERING: Relaxed; a hint, the swap decides.
             if !self.held.load(Ordering::Relaxed) && self.take() {
                 return;

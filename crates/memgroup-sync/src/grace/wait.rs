@@ -167,43 +167,31 @@ fn outlast(reader: &Reader, target: Epoch, evidence: Evidence, pause: &mut Pause
     }
 }
 
-/// The pauses of one wait: spins, yields, then sleeps of up to a millisecond.
+/// The pauses of one wait.
 struct Pause {
-    spin: spin::Wait,
-    yields: u32,
-    sleep: Duration,
+    wait: spin::Wait,
     deadline: Option<Instant>,
 }
 
 impl Pause {
-    const YIELDS: u32 = 20;
-    const SLEEP_MIN: Duration = Duration::from_micros(50);
-    const SLEEP_MAX: Duration = Duration::from_millis(1);
-
     fn new(deadline: Option<Instant>) -> Self {
-        Self { spin: spin::Wait::new(), yields: 0, sleep: Self::SLEEP_MIN, deadline }
+        Self { wait: spin::Wait::new(), deadline }
     }
 
     /// Whether the next pause is a sleep.
     fn is_long(&self) -> bool {
-        cfg!(not(memgroup_loom)) && self.yields >= Self::YIELDS
+        self.wait.sleeps_next()
     }
 
     fn wait(&mut self, target: Epoch) -> Result<(), Overdue> {
         let left = match self.deadline {
-            None => Self::SLEEP_MAX,
+            None => Duration::MAX,
             Some(deadline) => deadline.saturating_duration_since(Instant::now()),
         };
         if left.is_zero() {
             return Err(Overdue(target));
         }
-        if self.is_long() {
-            std::thread::sleep(self.sleep.min(left));
-            self.sleep = (self.sleep * 2).min(Self::SLEEP_MAX);
-        } else {
-            self.yields += u32::from(self.spin.yields_next());
-            self.spin.wait();
-        }
+        self.wait.wait_at_most(left);
         Ok(())
     }
 }
