@@ -1,7 +1,10 @@
 //! Barrier: one on all processors, at the expense of the thread that makes it (`membarrier`).
 //!
-//! - I1. When [`make`] returns, each thread of the process has executed a full barrier since the call, or did not run and executes one before it runs
-//!   again. If the system stops offering it, the process ends: threads would rely on it in vain.
+//! - I1. When [`make`] returns `true`, each thread of the process has executed a full barrier since
+//!   the call, or did not run and executes one before it runs again.
+//! - I2. Once [`make`] has returned `false`, no later call returns `true`: a sandbox that was set up
+//!   after the start forbids the call. Then records learn that nothing stops their stores
+//!   (`records` E1).
 
 #![allow(unsafe_code)]
 
@@ -10,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const UNKNOWN: u32 = 0;
 const OFFERED: u32 = 1;
 const ABSENT: u32 = 2;
+const LOST: u32 = 3;
 
 /// Whether the system has the barrier. Registered with the kernel at the first question.
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
@@ -20,8 +24,8 @@ fn call(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Registers the process; whether the barrier works.
-fn register() -> bool {
+/// Registers the process, and makes the barrier. Returns whether that works.
+fn register_and_make() -> bool {
     #[cfg(all(target_os = "linux", not(miri)))]
     return call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
         && call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
@@ -29,11 +33,12 @@ fn register() -> bool {
     false
 }
 
-/// Whether threads may rely on [`make`].
+/// Returns whether threads may rely on [`make`].
 pub(crate) fn is_offered() -> bool {
-    // ORDERING: Relaxed, all; an answer by itself, the same for all threads that ask.
+    // ORDERING: Relaxed, all, and in `make`; an answer by itself. A thread that finds an older one makes
+    // the call, and finds out.
     if STATE.load(Ordering::Relaxed) == UNKNOWN {
-        let state = if register() { OFFERED } else { ABSENT };
+        let state = if register_and_make() { OFFERED } else { ABSENT };
         // ORDERING: as above.
         _ = STATE.compare_exchange(UNKNOWN, state, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -41,11 +46,19 @@ pub(crate) fn is_offered() -> bool {
     STATE.load(Ordering::Relaxed) == OFFERED
 }
 
-/// Makes the barrier (I1), if threads rely on it.
-pub(crate) fn make() {
+/// Makes the barrier (I1). Returns `false` if there is none (any more).
+pub(crate) fn make() -> bool {
+    if !is_offered() {
+        return false;
+    }
     #[cfg(all(target_os = "linux", not(miri)))]
     // A fork loses the registration.
-    if is_offered() && !call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) && !register() {
-        std::process::abort();
+    let is_made = call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) || register_and_make();
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let is_made = false;
+    if !is_made {
+        // ORDERING: as in `is_offered`.
+        STATE.store(LOST, Ordering::Relaxed);
     }
+    is_made
 }

@@ -3,6 +3,7 @@
 use core::fmt;
 use std::io::{self, BufRead, Read, Write};
 
+use memgroup::block::Owner;
 use memgroup::{ChargeError, Deadline, block};
 
 use crate::thread;
@@ -114,6 +115,10 @@ fn checkpoint_by(deadline: Option<impl Into<Deadline>>) -> Result<(), OverLimit>
 
 #[cold]
 fn check(deadline: Option<Deadline>) -> Result<(), OverLimit> {
+    if block::current().is_some_and(Owner::is_inherited) {
+        // Nothing is charged in the child of a fork.
+        return Ok(());
+    }
     thread::settle_own();
     deadline.map_or_else(block::checkpoint, block::checkpoint_until).map_err(OverLimit)
 }

@@ -2,7 +2,7 @@
 #![doc = "[guarantees]: memgroup::guide::guarantees\n[memgroup]: memgroup\n[scope]: memgroup::scope\n"]
 #![doc = "[`Checked`]: Checked\n[`Uncounted`]: Uncounted\n[`checkpoint`]: checkpoint\n"]
 #![doc = "[`checkpoint_until`]: checkpoint_until\n[`fallible`]: fallible\n[`uncounted`]: uncounted\n"]
-#![doc = "[`set_min`]: memgroup::Group::set_min\n"]
+#![doc = "[`set_min`]: memgroup::Group::set_min\n[`uncounted_panic_hook`]: uncounted_panic_hook\n"]
 #![doc = include_str!("../README.md")]
 //!
 //! # Layers
@@ -10,10 +10,26 @@
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
 //!
 //! - `mutation`, `slots`, `records`, `barrier`: the held back bytes of a thread, and of all threads.
-//! - `mode`, `thread`: the modes of a thread, its record, and its end.
+//! - `mode`, `panics`, `thread`: the modes of a thread, its record, and its end.
 //! - `block`, `allocator`: the layout of a block, and `GlobalAlloc`.
 //! - `checked`, `deserializer`: safe points.
 //! - `unwind`: refused blocks that unwind.
+//!
+//! # What the unsafe code rests on
+//!
+//! Only `records`, `barrier`, `thread`, `block` and `allocator` have unsafe code. It rests on these facts, whatever safe functions
+//! are called, in whichever order, and whichever tokens and scopes are forgotten:
+//!
+//! - *Blocks.* A program's pointer lies behind a header that this crate wrote, in a block of the inner allocator with the layout
+//!   that follows from the program's (`block` I1, I2). The caller of `GlobalAlloc` promises the layout. No safe function gets, makes or
+//!   returns such a pointer; [`Allocator::inner`] gives the inner allocator itself, whose methods are unsafe.
+//! - *Owners.* A header and a slot hold an owner as its address. An owner is a reference to a node that is never unmapped, so a stale
+//!   one is a wrong group and never wrong memory. Safe code can make no owner from a number.
+//! - *Records.* A record is never freed, so a thread's pointer to it stays good: after the thread's end, and in the child of a fork.
+//!   All of its fields are atomics, so no order of calls is a data race. The protocol of its words (`records` I3) keeps bytes from being lost or
+//!   counted twice, and no memory depends on it.
+//! - *Unwinding.* The engine panics if more is uncharged than was charged, which safe code can have it do by wrong numbers in other
+//!   calls. The functions that call it are `extern "C"`, so such a panic ends the process and does not unwind through `GlobalAlloc`.
 
 #![cfg_attr(feature = "nightly", feature(alloc_error_hook))]
 
@@ -32,6 +48,8 @@ mod loom;
 #[cfg(not(memgroup_loom))]
 mod mode;
 mod mutation;
+#[cfg(not(memgroup_loom))]
+mod panics;
 #[cfg_attr(memgroup_loom, allow(dead_code))]
 mod records;
 #[cfg_attr(memgroup_loom, allow(dead_code))]
@@ -47,5 +65,7 @@ pub use allocator::Allocator;
 pub use checked::{Checked, OverLimit, checkpoint, checkpoint_until};
 #[cfg(not(memgroup_loom))]
 pub use mode::{Uncounted, fallible, is_uncounted, uncounted};
+#[cfg(not(memgroup_loom))]
+pub use panics::uncounted_panic_hook;
 #[cfg(all(feature = "nightly", not(memgroup_loom)))]
 pub use unwind::unwind_on_refusal;

@@ -52,17 +52,16 @@ impl Group {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the held back bytes as a refusal does.
-    fn collect(&self, record: &Record) {
-        record.stop();
-        // ORDERING: SeqCst fence; in place of the barrier on all processors (`records` E1).
-        fence(Ordering::SeqCst);
-        record.wait_idle();
-        record.slots.visit(
-            |_, units| if units > 0 { Answer::Empty } else { Answer::Keep },
-            |_, units| self.uncharge(units),
-        );
-        record.go_on();
+    /// Takes the held back bytes as a refusal does, by `barrier`.
+    fn collect(&self, records: &Records, barrier: impl FnOnce() -> bool) -> bool {
+        records.collect(None, |_, _| Answer::Empty, |_, units| self.uncharge(units), barrier)
+    }
+
+    /// Takes them as a removal does, which disturbs no thread.
+    fn retire(&self, records: &Records) {
+        self.remove();
+        let no_barrier = || unreachable!("a removal makes no barrier");
+        records.collect(None, |_, _| Answer::CloseSoon, |_, units| self.uncharge(units), no_barrier);
     }
 
     /// Holds back units that are charged, as `thread::hold` does.
@@ -71,10 +70,16 @@ impl Group {
         if looks_before && !self.may_hold() {
             return self.uncharge(units);
         }
-        assert_eq!(slots.open(0, GROUP, units), None);
+        assert_eq!(slots.open(0, GROUP, units).left, None);
         if !looks_before && !self.may_hold() {
             self.uncharge(slots.close(GROUP));
         }
+    }
+
+    /// As `thread::settle` does.
+    fn settle(&self, record: &Record) {
+        let ask = |_, _| if self.may_hold() { Answer::Keep } else { Answer::Close };
+        record.settle(ask, |_, units| self.uncharge(units));
     }
 
     /// Frees a block of so many units.
@@ -83,18 +88,57 @@ impl Group {
         if record.put(GROUP, units) {
             return;
         }
-        match slots.at(0).put(GROUP, units, 100) {
+        let put = if record.is_due() { Put::NoSlot } else { slots.at(0).put(GROUP, units, 100) };
+        match put {
             Put::Kept => {}
             Put::Left(units) => self.uncharge(units),
-            Put::NoSlot => self.hold(slots, units),
+            Put::NoSlot => {
+                self.settle(record);
+                self.hold(slots, units);
+            }
         }
     }
 
     /// Allocates a block of so many units.
     fn allocate(&self, record: &Record, units: u64) {
         if !record.take(GROUP, units) {
+            self.settle(record);
             self.charge(units);
         }
+    }
+
+    /// The thread of the record ends.
+    fn end(&self, record: &Record) {
+        while !record.give_back() {
+            self.settle(record);
+        }
+    }
+}
+
+/// In place of the barrier on all processors (`records` E1).
+fn barrier() -> bool {
+    // ORDERING: SeqCst fence, as the owner's in a model.
+    fence(Ordering::SeqCst);
+    true
+}
+
+/// A group, and the records of the threads.
+struct Shared {
+    group: Group,
+    records: Records,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        Arc::new(Shared { group: Group::new(), records: Records::new() })
+    }
+
+    fn record(&self) -> &'static Record {
+        self.records.claim(|| Some(keep(Box::new(Record::new(true))))).unwrap()
+    }
+
+    fn held(&self) -> u64 {
+        self.records.all().map(|record| held(&record.slots)).sum()
     }
 }
 
@@ -112,15 +156,16 @@ fn held(slots: &Slots) -> u64 {
 
 /// Two refusing threads meet the units that a third holds back.
 fn two_refusers() {
-    let shared = Arc::new((Group::new(), Record::new(true)));
-    shared.0.charge(4);
-    shared.0.hold(&shared.1.slots, 4);
+    let shared = Shared::new();
+    let record = shared.record();
+    shared.group.charge(4);
+    shared.group.hold(&record.slots, 4);
     let refusers = [(); 2].map(|()| {
         let shared = Arc::clone(&shared);
-        thread::spawn(move || shared.0.collect(&shared.1))
+        thread::spawn(move || shared.group.collect(&shared.records, barrier))
     });
-    refusers.into_iter().for_each(|refuser| refuser.join().unwrap());
-    assert_eq!(shared.0.usage() + held(&shared.1.slots), 0, "each unit is uncharged once");
+    refusers.into_iter().for_each(|refuser| _ = refuser.join().unwrap());
+    assert_eq!(shared.group.usage() + shared.held(), 0, "each unit is uncharged once");
 }
 
 #[test]
@@ -136,22 +181,19 @@ fn loom_finds_the_delta_that_two_refusers_take() {
 
 /// A thread frees a block of another thread, and allocates one, beside a refusing thread.
 fn a_free_beside_a_refusal() {
-    let shared = Arc::new((Group::new(), Record::new(true)));
+    let shared = Shared::new();
+    let (group, record) = (&shared.group, shared.record());
     // A block of another thread, and units that this thread holds back.
-    shared.0.charge(3 + 2);
-    shared.0.hold(&shared.1.slots, 2);
+    group.charge(3 + 2);
+    group.hold(&record.slots, 2);
     let refuser = {
         let shared = Arc::clone(&shared);
-        thread::spawn(move || shared.0.collect(&shared.1))
+        thread::spawn(move || shared.group.collect(&shared.records, barrier))
     };
-    shared.0.free(&shared.1, 3);
-    shared.0.allocate(&shared.1, 1);
+    group.free(record, 3);
+    group.allocate(record, 1);
     refuser.join().unwrap();
-    assert_eq!(
-        shared.0.usage(),
-        1 + held(&shared.1.slots),
-        "usage is that of the block and the held back units"
-    );
+    assert_eq!(group.usage(), 1 + shared.held(), "usage is that of the block and the held back units");
 }
 
 #[test]
@@ -171,24 +213,63 @@ fn loom_finds_the_store_that_a_refusal_does_not_wait_for() {
     mutation::with(Mutation::StoresWithoutFence, || memgroup_sync::model(a_free_beside_a_refusal));
 }
 
+#[test]
+#[should_panic(expected = "usage is that of the block and the held back units")]
+fn loom_finds_the_refusal_without_a_barrier() {
+    mutation::with(Mutation::CollectsWithoutBarrier, || memgroup_sync::model(a_free_beside_a_refusal));
+}
+
+#[test]
+#[should_panic(expected = "usage is that of the block and the held back units")]
+fn loom_finds_the_refusal_that_does_not_wait_for_a_thread_between_two_stores() {
+    mutation::with(Mutation::CollectsWithoutWaiting, || memgroup_sync::model(a_free_beside_a_refusal));
+}
+
+/// The same, but the barrier is lost. Later the thread has seen that, and its bytes can be taken without one.
+fn a_free_beside_a_refusal_without_the_barrier() {
+    let shared = Shared::new();
+    let (group, record) = (&shared.group, shared.record());
+    group.charge(3 + 2 + 1);
+    group.hold(&record.slots, 2);
+    let refuser = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || shared.group.collect(&shared.records, || false))
+    };
+    group.free(record, 3);
+    refuser.join().unwrap();
+    assert_eq!(group.usage(), 1 + shared.held(), "usage is that of the block and the held back units");
+    group.free(record, 1);
+    group.collect(&shared.records, || unreachable!("the thread makes no store any more"));
+    assert_eq!((group.usage(), shared.held()), (0, 0), "nothing stays");
+}
+
+#[test]
+fn loom_a_refusal_without_the_barrier_loses_no_unit() {
+    memgroup_sync::model(a_free_beside_a_refusal_without_the_barrier);
+}
+
+#[test]
+#[should_panic(expected = "usage is that of the block and the held back units")]
+fn loom_finds_the_refusal_that_takes_bytes_of_a_thread_that_may_store() {
+    mutation::with(Mutation::CollectsUnproven, || {
+        memgroup_sync::model(a_free_beside_a_refusal_without_the_barrier);
+    });
+}
+
 /// A thread frees a block into a slot that it opens, beside a removal.
 fn a_free_beside_a_removal() {
-    let shared = Arc::new((Group::new(), Record::new(true)));
-    shared.0.charge(3);
+    let shared = Shared::new();
+    let (group, record) = (&shared.group, shared.record());
+    group.charge(3 + 2);
     let remover = {
         let shared = Arc::clone(&shared);
-        thread::spawn(move || {
-            shared.0.remove();
-            shared.0.uncharge(shared.1.slots.close(GROUP));
-        })
+        thread::spawn(move || shared.group.retire(&shared.records))
     };
-    shared.0.free(&shared.1, 3);
+    group.free(record, 3);
     remover.join().unwrap();
-    assert_eq!(
-        (shared.0.usage(), held(&shared.1.slots)),
-        (0, 0),
-        "no unit stays in the slot of a removed group"
-    );
+    // The thread's next block.
+    group.free(record, 2);
+    assert_eq!((group.usage(), shared.held()), (0, 0), "no unit stays in the slot of a removed group");
 }
 
 #[test]
@@ -202,23 +283,75 @@ fn loom_finds_the_slot_that_stays_open_after_a_removal() {
     mutation::with(Mutation::OpensWithoutALook, || memgroup_sync::model(a_free_beside_a_removal));
 }
 
+/// A removal marks a record that is marked already, while its thread settles it.
+fn a_removal_beside_a_settlement() {
+    let shared = Shared::new();
+    let (group, record) = (&shared.group, shared.record());
+    group.charge(3 + 2);
+    group.hold(&record.slots, 3);
+    record.mark_due();
+    let remover = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || shared.group.retire(&shared.records))
+    };
+    group.settle(record);
+    remover.join().unwrap();
+    group.free(record, 2);
+    assert_eq!((group.usage(), shared.held()), (0, 0), "no unit stays in the slot of a removed group");
+}
+
+#[test]
+fn loom_a_marked_record_is_settled_by_its_thread() {
+    memgroup_sync::model(a_removal_beside_a_settlement);
+}
+
+#[test]
+#[should_panic(expected = "no unit stays in the slot of a removed group")]
+fn loom_finds_the_mark_that_is_taken_after_the_look() {
+    mutation::with(Mutation::LooksBeforeTheMark, || memgroup_sync::model(a_removal_beside_a_settlement));
+}
+
+/// A thread ends beside a removal: nothing is there to act on a mark.
+fn the_end_of_a_thread_beside_a_removal() {
+    let shared = Shared::new();
+    let (group, record) = (&shared.group, shared.record());
+    group.charge(2);
+    group.hold(&record.slots, 2);
+    let remover = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || shared.group.retire(&shared.records))
+    };
+    group.end(record);
+    remover.join().unwrap();
+    assert_eq!((group.usage(), shared.held()), (0, 0), "no unit stays in the slot of a removed group");
+}
+
+#[test]
+fn loom_a_removal_beside_the_end_of_a_thread_leaves_nothing() {
+    memgroup_sync::model(the_end_of_a_thread_beside_a_removal);
+}
+
+#[test]
+#[should_panic(expected = "no unit stays in the slot of a removed group")]
+fn loom_finds_the_thread_that_ends_although_its_record_is_marked() {
+    mutation::with(Mutation::EndsWhileDue, || memgroup_sync::model(the_end_of_a_thread_beside_a_removal));
+}
+
 /// A thread frees a block and ends, and another begins, beside a refusing thread.
 fn a_thread_that_ends() {
-    let shared = Arc::new((Group::new(), Records::new()));
-    let make = || Some(keep(Box::new(Record::new(true))));
-    shared.0.charge(3 + 2);
+    let shared = Shared::new();
+    shared.group.charge(3 + 2);
     let threads = [3, 2].map(|units| {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
-            let record = shared.1.claim(make).unwrap();
-            shared.0.free(record, units);
-            record.give_back();
+            let record = shared.record();
+            shared.group.free(record, units);
+            shared.group.end(record);
         })
     });
-    shared.1.all().for_each(|record| shared.0.collect(record));
+    shared.group.collect(&shared.records, barrier);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let held: u64 = shared.1.all().map(|record| held(&record.slots)).sum();
-    assert_eq!(shared.0.usage(), held, "a record keeps the units of its thread");
+    assert_eq!(shared.group.usage(), shared.held(), "a record keeps the units of its thread");
 }
 
 #[test]

@@ -11,4 +11,14 @@ memgroup_sync::mutations! {
     StoresWithoutFence,
     /// A thread that claims a record erases the words of the thread before.
     ClaimErases,
+    /// A thread takes bytes out of other threads' records, and makes no barrier.
+    CollectsWithoutBarrier,
+    /// A thread takes bytes out of a record whose thread is between two stores.
+    CollectsWithoutWaiting,
+    /// A thread without a barrier takes bytes of a thread that may not have seen that.
+    CollectsUnproven,
+    /// A thread looks through its slots, and takes the mark after that.
+    LooksBeforeTheMark,
+    /// A thread ends although it should look through its slots.
+    EndsWhileDue,
 }

@@ -1,15 +1,31 @@
 //! Records: the slots of all threads. They outlive their threads.
 //!
-//! - I1. A record is never freed, and never leaves the list. So bytes in the slots of a thread that has ended stay where the engine finds
-//!   them, and the next thread that claims the record uses them. Loom: `loom_a_thread_that_ends_loses_no_bytes`.
-//! - I2. A record is claimed by one thread at a time: by a compare-and-swap of `is_claimed`.
-//! - I3. A thread changes a word of its record by a store only while the record is *busy* and not *stopped*. Another thread stops the record, and waits
-//!   until it is not busy. Then it changes words by compare-and-swap, as the owner does meanwhile. Loom: `loom_a_free_beside_a_refusal_loses_no_unit`.
-//! - E1. enter ↔ stop: the owner marks the record busy, fences, and looks whether it is stopped. The other thread stops it, fences, and looks whether it is
-//!   busy. One sees the other. The owner's fence is one for the compiler alone, because the other's is a barrier on all processors (`membarrier`).
-//!   Where the system has no such barrier, each record is stopped for ever.
-//! - P1. A thread that stops a record waits for a few instructions of its owner, or until the system lets it run.
-//! - P2. The child of a fork has one thread. No record there is busy with, or stopped by, a thread that the child lacks (`begin_child`).
+//! - I1. A record is never freed, and never leaves the list. So bytes in the slots of a thread that
+//!   has ended stay where the engine finds them, and the next thread that claims the record uses
+//!   them. Loom: `loom_a_thread_that_ends_loses_no_bytes`.
+//! - I2. A record is claimed by one thread at a time: by a compare-and-swap that sets CLAIMED.
+//! - I3. The owner of a record changes a word of it by a store only while the record is *busy*, and
+//!   its state is CLAIMED alone. Another thread changes words by compare-and-swap, as the owner does
+//!   outside of a busy stretch, and only if the owner stores nothing: it *is* the owner; or it has
+//!   stopped the record, and that had no owner then; or it has stopped the record, made the barrier,
+//!   and waited until the record is not busy; or the owner has proven that it saw CEASED.
+//!   Loom: `loom_a_free_beside_a_refusal_loses_no_unit`,
+//!   `loom_a_refusal_without_the_barrier_loses_no_unit`.
+//! - I4. A mark (DUE) is set after a word of the record was found that should change. The owner takes
+//!   the mark before it looks at the words. So either it finds the reason for the mark, or the mark
+//!   is set again. Loom: `loom_a_marked_record_is_settled_by_its_thread`.
+//! - E1. enter ↔ stop: the owner marks the record busy, fences, and looks at the state. The other
+//!   thread stops the record, fences, and looks whether it is busy. One sees the other. The owner's
+//!   fence is one for the compiler alone, because the other's is a barrier on all processors
+//!   (`membarrier`). Where the system has no such barrier, each record is made with CEASED. Where the
+//!   barrier is lost later, each gets CEASED then, and its owner proves it when it has seen it.
+//! - E2. give back ↔ mark: both are RMWs of the state. The thread that ends sees the mark and settles
+//!   the record, or the one that marks it sees no owner, and takes the bytes itself.
+//!   Loom: `loom_a_removal_beside_the_end_of_a_thread_leaves_nothing`.
+//! - P1. A thread that stops a record waits for a few instructions of its owner, or until the system
+//!   lets it run.
+//! - P2. The child of a fork has one thread. No record there is busy with, or stopped by, a thread
+//!   that the child lacks, and none has bytes (`begin_child`).
 
 #![allow(unsafe_code)]
 
@@ -27,21 +43,33 @@ const AHEAD_FIRST: u32 = 64;
 /// The most units that it charges ahead: 32 KiB.
 const AHEAD_MOST: u32 = 2048;
 
+/// Bits of a record's state: a thread owns it.
+const CLAIMED: u32 = 1 << 31;
+
+/// The owner should look through its slots as soon as it is outside of the engine.
+const DUE: u32 = 1 << 30;
+
+/// The owner may make no stores, for ever: there is no barrier that could stop them.
+const CEASED: u32 = 1 << 29;
+
+// The bits below count the threads that have stopped the record.
+
 /// The slots of one thread, and the things that it needs on slow paths.
 pub(crate) struct Record {
     pub(crate) slots: Slots,
     /// The units that each slot charges ahead next.
     ahead: [AtomicU32; SLOTS],
+    /// The most units that each slot holds back.
+    mosts: [AtomicU32; SLOTS],
     /// The slot that gets another owner next.
     turn: AtomicU32,
-    /// Blocks were freed within the engine: the slots may hold more than they should.
-    pub(crate) is_overfull: AtomicBool,
-    is_claimed: AtomicBool,
     pub(crate) is_busy: AtomicBool,
-    /// How many threads have stopped it; where stores are not allowed, one more.
-    stops: AtomicU32,
-    /// The index of the slot that was used last.
+    /// The owner has seen CEASED, so it makes no store any more.
+    is_proven: AtomicBool,
+    state: AtomicU32,
+    /// The index of the slot that was used last, and the most units that it holds back.
     last: AtomicU32,
+    most: AtomicU32,
     next: AtomicPtr<Record>,
 }
 
@@ -52,12 +80,13 @@ impl Record {
         Record {
             slots: Slots::new(),
             ahead: [const { AtomicU32::new(AHEAD_FIRST) }; SLOTS],
+            mosts: [const { AtomicU32::new(UNITS_MOST as u32) }; SLOTS],
             turn: AtomicU32::new(0),
-            is_overfull: AtomicBool::new(false),
-            is_claimed: AtomicBool::new(true),
             is_busy: AtomicBool::new(false),
-            stops: AtomicU32::new(!allows_stores as u32),
+            is_proven: AtomicBool::new(!allows_stores),
+            state: AtomicU32::new(if allows_stores { CLAIMED } else { CLAIMED | CEASED }),
             last: AtomicU32::new(0),
+            most: AtomicU32::new(UNITS_MOST as u32),
             next: AtomicPtr::new(null_mut()),
         }
     }
@@ -68,12 +97,13 @@ impl Record {
         Record {
             slots: Slots::new(),
             ahead: core::array::from_fn(|_| AtomicU32::new(AHEAD_FIRST)),
+            mosts: core::array::from_fn(|_| AtomicU32::new(UNITS_MOST as u32)),
             turn: AtomicU32::new(0),
-            is_overfull: AtomicBool::new(false),
-            is_claimed: AtomicBool::new(true),
             is_busy: AtomicBool::new(false),
-            stops: AtomicU32::new(u32::from(!allows_stores)),
+            is_proven: AtomicBool::new(!allows_stores),
+            state: AtomicU32::new(if allows_stores { CLAIMED } else { CLAIMED | CEASED }),
             last: AtomicU32::new(0),
+            most: AtomicU32::new(UNITS_MOST as u32),
             next: AtomicPtr::new(null_mut()),
         }
     }
@@ -95,7 +125,9 @@ impl Record {
         if units > UNITS_MOST || !self.enter() {
             return false;
         }
-        let is_put = self.last().put_alone(key, units, UNITS_MOST);
+        // ORDERING: Relaxed; of the owning thread alone.
+        let most = self.most.load(Ordering::Relaxed);
+        let is_put = self.last().put_alone(key, units, u64::from(most));
         self.leave();
         is_put
     }
@@ -106,15 +138,36 @@ impl Record {
         self.slots.at(self.last.load(Ordering::Relaxed) as usize)
     }
 
-    /// The slot of `key`, or one without an owner. It is the last one from now on.
-    pub(crate) fn find(&self, key: Key) -> Option<&Slot> {
+    /// The slot of `key`, or one without an owner, and the most units that it holds back. It is the last one from now on.
+    pub(crate) fn find(&self, key: Key) -> Option<(&Slot, u64)> {
         let at = self.slots.find(key)?;
-        // ORDERING: Relaxed; of the owning thread alone.
+        // ORDERING: Relaxed, all; of the owning thread alone.
+        let most = self.mosts[at].load(Ordering::Relaxed);
+        // ORDERING: as above.
         self.last.store(at as u32, Ordering::Relaxed);
-        Some(self.slots.at(at))
+        // ORDERING: as above.
+        self.most.store(most, Ordering::Relaxed);
+        Some((self.slots.at(at), u64::from(most)))
     }
 
-    /// Begins to change a slot by stores; `false` if the record is stopped.
+    /// The most units that slot `at` holds back.
+    pub(crate) fn most(&self, at: usize) -> u64 {
+        // ORDERING: Relaxed; of the owning thread alone.
+        u64::from(self.mosts[at].load(Ordering::Relaxed))
+    }
+
+    /// From now on slot `at` holds back at most so many units.
+    pub(crate) fn set_most(&self, at: usize, units: u64) {
+        // ORDERING: Relaxed, all; of the owning thread alone.
+        self.mosts[at].store(units as u32, Ordering::Relaxed);
+        // ORDERING: as above.
+        if self.last.load(Ordering::Relaxed) as usize == at {
+            // ORDERING: as above.
+            self.most.store(units as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins to change a slot by stores. Returns `false` if the record's state forbids stores.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
         // ORDERING: Relaxed; the fence puts it before the look (E1).
@@ -123,10 +176,10 @@ impl Record {
             light();
         }
         // ORDERING: Acquire; pairs with the Release in `go_on`: the changes of the thread that stopped the record are seen.
-        if self.stops.load(Ordering::Acquire) == 0 {
+        if self.state.load(Ordering::Acquire) == CLAIMED {
             return true;
         }
-        self.leave();
+        self.stand_back();
         false
     }
 
@@ -136,14 +189,41 @@ impl Record {
         self.is_busy.store(false, Ordering::Release);
     }
 
-    /// No stores from now on, once `heavy` was called and the record is idle.
+    /// Makes no stores, because the state forbids them.
+    #[cold]
+    fn stand_back(&self) {
+        self.leave();
+        // ORDERING: Relaxed; the state was acquired in `enter`, and CEASED never goes.
+        if self.state.load(Ordering::Relaxed) & CEASED != 0 {
+            // ORDERING: Release; pairs with the Acquire in `is_still`: the stores before are seen, and
+            // no other follows (I3).
+            self.is_proven.store(true, Ordering::Release);
+        }
+    }
+
+    /// No stores from now on, once the barrier was made and the record is idle.
     pub(crate) fn stop(&self) {
         // ORDERING: Relaxed; the barrier puts it before the look (E1).
-        self.stops.fetch_add(1, Ordering::Relaxed);
+        self.state.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Stops a record that no thread owns. Returns `false` if one does. A thread that claims it later makes no stores before `go_on`.
+    fn stop_without_owner(&self) -> bool {
+        // ORDERING: Relaxed; a look, the RMW decides.
+        if self.state.load(Ordering::Relaxed) & CLAIMED != 0 {
+            return false;
+        }
+        // ORDERING: Acquire; pairs with the Release in `give_back`: the stores of the owner before are seen. A claim is an RMW too, so it comes
+        // before this one, which sees it, or after, and sees the stop.
+        if self.state.fetch_add(1, Ordering::Acquire) & CLAIMED == 0 {
+            return true;
+        }
+        self.go_on();
+        false
     }
 
     /// Waits until the owner is between no two stores.
-    pub(crate) fn wait_idle(&self) {
+    fn wait_idle(&self) {
         let mut wait = Wait::new();
         // ORDERING: Acquire; pairs with the Release in `leave`.
         while self.is_busy.load(Ordering::Acquire) {
@@ -154,16 +234,68 @@ impl Record {
     /// Ends a stop.
     pub(crate) fn go_on(&self) {
         // ORDERING: Release; pairs with the Acquire in `enter`.
-        self.stops.fetch_sub(1, Ordering::Release);
+        self.state.fetch_sub(1, Ordering::Release);
     }
 
-    /// In the child of a fork: the threads that were between two stores, or had stopped the record, are not there to go on.
+    /// Has the owner look through its slots (`settle`) at its next block. Returns whether there is an owner.
+    pub(crate) fn mark_due(&self) -> bool {
+        // ORDERING: AcqRel; Release pairs with the Acquire in `settle`: the owner finds the reason for the mark. Acquire pairs with
+        // the Release in `give_back`: the stores of the owner that left.
+        self.state.fetch_or(DUE, Ordering::AcqRel) & CLAIMED != 0
+    }
+
+    /// Forbids stores for ever: the barrier is lost. The owner settles the record when it sees that.
+    fn cease(&self) {
+        // ORDERING: AcqRel, as in `mark_due`.
+        self.state.fetch_or(CEASED | DUE, Ordering::AcqRel);
+    }
+
+    /// Returns whether the owner should settle the record.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        // ORDERING: Relaxed; a look, the RMW in `settle` orders.
+        self.state.load(Ordering::Relaxed) & DUE != 0
+    }
+
+    /// Looks through the slots, if that is due. The caller owns the record.
+    pub(crate) fn settle(&self, ask: impl FnMut(Key, u64) -> Answer, taken: impl FnMut(Key, u64)) {
+        if !self.is_due() {
+            return;
+        }
+        let takes_mark = || {
+            // ORDERING: AcqRel; Acquire pairs with the Release in `mark_due` (I4). Release, as in `go_on`.
+            self.state.fetch_and(!DUE, Ordering::AcqRel)
+        };
+        if mutation::active(Mutation::LooksBeforeTheMark) {
+            self.slots.visit(ask, taken);
+            takes_mark();
+        } else {
+            takes_mark();
+            self.slots.visit(ask, taken);
+        }
+    }
+
+    /// Returns whether the owner makes no store now, nor later: the caller may change words by compare-and-swap (I3).
+    fn is_still(&self, is_own: bool) -> bool {
+        // ORDERING: Relaxed; of this thread, if it is the owner.
+        let is_between = self.is_busy.load(Ordering::Relaxed);
+        // ORDERING: Acquire; pairs with the Release in `stand_back`.
+        is_own && !is_between || self.is_proven.load(Ordering::Acquire)
+    }
+
+    /// In the child of a fork: the threads that were between two stores, or had stopped the record, are not there to go on. The bytes
+    /// are those of groups that the child does not charge.
     #[cfg(not(memgroup_loom))]
     pub(crate) fn begin_child(&self, allows_stores: bool) {
-        // ORDERING: Relaxed, both; the child has one thread, and the start of each other orders them.
+        // ORDERING: Relaxed, all; the child has one thread, and the start of each other orders them.
         self.is_busy.store(false, Ordering::Relaxed);
         // ORDERING: as above.
-        self.stops.store(u32::from(!allows_stores), Ordering::Relaxed);
+        self.is_proven.store(!allows_stores, Ordering::Relaxed);
+        // ORDERING: as above.
+        let claimed = self.state.load(Ordering::Relaxed) & CLAIMED;
+        // ORDERING: as above.
+        self.state.store(claimed | if allows_stores { 0 } else { CEASED }, Ordering::Relaxed);
+        self.slots.visit(|_, _| Answer::Close, |_, _| ());
     }
 
     /// The record that was added before this one.
@@ -196,23 +328,55 @@ impl Record {
     }
 
     fn claim(&self) -> bool {
-        // ORDERING: Relaxed; a look.
-        if self.is_claimed.load(Ordering::Relaxed) {
-            return false;
+        // ORDERING: Relaxed; a look, the compare-and-swap decides.
+        let mut state = self.state.load(Ordering::Relaxed);
+        while state & CLAIMED == 0 {
+            // ORDERING: Acquire; pairs with the Release in `give_back`: the words and the numbers of the owner before are seen.
+            // Failure Relaxed; nothing is read.
+            match self.state.compare_exchange_weak(
+                state,
+                state | CLAIMED,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    if mutation::active(Mutation::ClaimErases) {
+                        self.slots.visit(|_, _| Answer::Close, |_, _| ());
+                    }
+                    return true;
+                }
+                Err(newer) => state = newer,
+            }
         }
-        // ORDERING: Acquire; pairs with the Release in `give_back`: the numbers of the thread before are seen. Failure Relaxed; nothing is read.
-        let is_ours =
-            self.is_claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if is_ours && mutation::active(Mutation::ClaimErases) {
-            self.slots.visit(|_, _| Answer::Close, |_, _| ());
-        }
-        is_ours
+        false
     }
 
-    /// The thread ends, and another may have the record with the bytes in it.
-    pub(crate) fn give_back(&self) {
-        // ORDERING: Release; pairs with the Acquire in `claim`.
-        self.is_claimed.store(false, Ordering::Release);
+    /// The thread ends, and another may have the record with the bytes in it. Returns `false` if the record is due: then
+    /// the caller is still its owner, settles it, and comes again (E2).
+    pub(crate) fn give_back(&self) -> bool {
+        // ORDERING: Relaxed; the compare-and-swap decides.
+        let mut state = self.state.load(Ordering::Relaxed);
+        loop {
+            if state & DUE != 0 && !mutation::active(Mutation::EndsWhileDue) {
+                return false;
+            }
+            // ORDERING: Release; pairs with the Acquire in `claim` and `mark_due`. Failure Relaxed; nothing is read.
+            match self.state.compare_exchange_weak(
+                state,
+                state & !CLAIMED,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return true,
+                Err(newer) => state = newer,
+            }
+        }
+    }
+
+    /// The same where the record cannot be settled. The next owner does that, or a thread that collects.
+    pub(crate) fn give_back_due(&self) {
+        // ORDERING: Release, as above.
+        self.state.fetch_and(!CLAIMED, Ordering::Release);
     }
 }
 
@@ -261,6 +425,79 @@ impl Records {
                 Err(newer) => first = newer,
             }
         }
+    }
+
+    /// Shows each slot with an owner to `ask`, and gives the units that it wants out to `taken`. The caller's own record is `own`.
+    ///
+    /// Where the answer is [`Answer::CloseSoon`], the units of other threads' records stay for their threads to take out, at their next
+    /// block. For the other answers `barrier` is called once, if a thread other than this one has such units, or such a slot. Returns
+    /// `false` if the barrier was needed, and could not be made: then units stay, too.
+    pub(crate) fn collect(
+        &self,
+        own: Option<&Record>,
+        mut ask: impl FnMut(Key, u64) -> Answer,
+        mut taken: impl FnMut(Key, u64),
+        barrier: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut needs_barrier = false;
+        for record in self.all() {
+            let (mut is_wanted, mut is_soon) = (false, false);
+            let look = |key, units| {
+                match ask(key, units) {
+                    Answer::Keep => {}
+                    // An empty slot is worth no barrier, unless it is to be closed.
+                    Answer::Empty => is_wanted |= units > 0,
+                    Answer::Close => is_wanted = true,
+                    Answer::CloseSoon => is_soon = true,
+                }
+                Answer::Keep
+            };
+            record.slots.visit(look, |_, _| ());
+            if !is_wanted && !is_soon {
+                continue;
+            }
+            let is_own = own.is_some_and(|own| core::ptr::eq(own, record));
+            if record.is_still(is_own) {
+                record.slots.visit(|key, units| ask(key, units).at_once(units), &mut taken);
+            } else if record.stop_without_owner()
+                || is_soon && !record.mark_due() && record.stop_without_owner()
+            {
+                record.slots.visit(|key, units| ask(key, units).at_once(units), &mut taken);
+                record.go_on();
+            } else {
+                needs_barrier |= is_wanted;
+            }
+        }
+        !needs_barrier || self.collect_stopped(ask, taken, barrier)
+    }
+
+    /// The same, of all threads, which make no store meanwhile.
+    fn collect_stopped(
+        &self,
+        mut ask: impl FnMut(Key, u64) -> Answer,
+        mut taken: impl FnMut(Key, u64),
+        barrier: impl FnOnce() -> bool,
+    ) -> bool {
+        // As many as are stopped go on: records that are added meanwhile come before the first.
+        let first = self.all().next();
+        let all = || core::iter::successors(first, |record| record.after());
+        all().for_each(Record::stop);
+        let is_made = mutation::active(Mutation::CollectsWithoutBarrier) || barrier();
+        for record in all() {
+            if is_made {
+                if !mutation::active(Mutation::CollectsWithoutWaiting) {
+                    record.wait_idle();
+                }
+                record.slots.visit(|key, units| ask(key, units).at_once(units), &mut taken);
+            } else {
+                record.cease();
+                if mutation::active(Mutation::CollectsUnproven) || record.is_still(false) {
+                    record.slots.visit(|key, units| ask(key, units).at_once(units), &mut taken);
+                }
+            }
+            record.go_on();
+        }
+        is_made
     }
 
     /// All records, claimed or not.

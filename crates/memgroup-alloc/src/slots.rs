@@ -64,8 +64,23 @@ impl Key {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Keep,
+    /// The units go. The slot stays open.
     Empty,
+    /// The units go, and the slot's owner too.
     Close,
+    /// The same, at the latest by the slot's thread, at its next block.
+    CloseSoon,
+}
+
+impl Answer {
+    /// The answer where nothing keeps the units from being taken at once.
+    pub(crate) fn at_once(self, units: u64) -> Answer {
+        match self {
+            Answer::Empty if units == 0 => Answer::Keep,
+            Answer::CloseSoon => Answer::Close,
+            other => other,
+        }
+    }
 }
 
 /// The fate of units that were put.
@@ -75,6 +90,17 @@ pub(crate) enum Put {
     /// The slot had too many. These left it, the caller's among them.
     Left(u64),
     NoSlot,
+}
+
+/// A slot after [`Slots::open`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    /// The units that it holds back.
+    pub(crate) units: u64,
+    /// It was the owner's before, and no thread has closed it since.
+    pub(crate) was_open: bool,
+    /// The units that left it, with their owner: those of another owner, or of the same if there were too many for a word.
+    pub(crate) left: Option<(Key, u64)>,
 }
 
 /// The slots of one thread.
@@ -216,20 +242,20 @@ impl Slots {
         words().position(|word| has_key(word, key)).or_else(|| words().position(|word| word == 0))
     }
 
-    /// Puts `units`, at most `HELD_MOST`, into slot `at`, with their owner. Returns the units that left it, with their owner: those of another
-    /// owner, or of the same if there were too many for a word.
-    pub(crate) fn open(&self, at: usize, key: Key, units: u64) -> Option<(Key, u64)> {
+    /// Puts `units`, at most `HELD_MOST`, into slot `at`, with their owner.
+    pub(crate) fn open(&self, at: usize, key: Key, units: u64) -> Opened {
         let cell = &self.slots[at].word;
         // ORDERING: Relaxed; the compare-and-swap decides.
         let mut word = cell.load(Ordering::Relaxed);
         loop {
             let sum = units + (word & UNITS_MASK);
             let stays = has_key(word, key) && sum <= HELD_MOST;
-            let before = parts(word).filter(|_| !stays);
-            let opened = word_of(key, if stays { sum } else { units });
+            let kept = if stays { sum } else { units };
+            let left = parts(word).filter(|_| !stays);
+            let opened = Opened { units: kept, was_open: has_key(word, key), left };
             // ORDERING: AcqRel; Release as in `put`. Acquire: the bytes of the other owner, which this thread uncharges now.
-            match cell.compare_exchange_weak(word, opened, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return before,
+            match cell.compare_exchange_weak(word, word_of(key, kept), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return opened,
                 Err(newer) => word = newer,
             }
         }
@@ -253,7 +279,7 @@ impl Slots {
                 let left = match ask(key, units) {
                     Answer::Keep => break,
                     Answer::Empty => word_of(key, 0),
-                    Answer::Close => 0,
+                    Answer::Close | Answer::CloseSoon => 0,
                 };
                 if mutation::active(Mutation::CollectsByStore) {
                     // ORDERING: Release (a fault for the models only).
@@ -284,7 +310,7 @@ mod tests {
     #[test]
     fn a_slot_gives_no_more_than_it_has() {
         let slots = Slots::new();
-        assert_eq!(slots.open(0, A, 10), None);
+        assert_eq!(slots.open(0, A, 10), Opened { units: 10, was_open: false, left: None });
         let slot = slots.at(0);
         assert!(!slot.take(B, 1) && !slot.take(A, 11) && slot.take(A, 9) && !slot.take(A, 2));
         assert!(!slot.take_alone(B, 1) && !slot.take_alone(A, 2) && slot.take_alone(A, 1));
@@ -309,14 +335,15 @@ mod tests {
     #[test]
     fn a_slot_that_goes_to_another_owner_gives_its_units_back() {
         let slots = Slots::new();
-        (0..SLOTS).for_each(|at| assert_eq!(slots.open(at, Key::of(at as u64 + 1), 5), None));
+        (0..SLOTS).for_each(|at| assert_eq!(slots.open(at, Key::of(at as u64 + 1), 5).left, None));
         assert_eq!((slots.find(Key::of(3)), slots.find(Key::of(100))), (Some(2), None));
-        assert_eq!(slots.open(2, Key::of(100), 1), Some((Key::of(3), 5)));
-        assert_eq!(slots.open(2, Key::of(100), 1), None);
+        let opened = slots.open(2, Key::of(100), 1);
+        assert_eq!((opened.was_open, opened.left), (false, Some((Key::of(3), 5))));
+        assert_eq!(slots.open(2, Key::of(100), 1), Opened { units: 2, was_open: true, left: None });
         assert_eq!(slots.close(Key::of(100)), 2);
         assert_eq!(slots.find(Key::of(101)), Some(2));
         slots.open(0, A, HELD_MOST);
-        assert_eq!(slots.open(0, A, 1), Some((A, HELD_MOST)), "too many for a word");
+        assert_eq!(slots.open(0, A, 1).left, Some((A, HELD_MOST)), "too many for a word");
     }
 
     #[test]

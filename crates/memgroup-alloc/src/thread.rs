@@ -3,8 +3,10 @@
 //! - I1. No thread-local here has a destructor, and none allocates. So blocks may be allocated and freed at any time in a thread's life.
 //! - I2. The end of a thread is told by a key of the system's threads (`pthread_key_create`). Its record goes back then, with the bytes in it. A
 //!   block that the thread allocates or frees later borrows a record for that one call.
-//! - I3. Within the engine no block is charged, and the engine is not called: the bytes of blocks that are freed there stay in the slots, until the
-//!   thread's next slow path outside.
+//! - I3. Within the engine no block is charged, and the engine is not called: the bytes of blocks that
+//!   are freed there stay in the slots, and the record is marked. So is one from which another thread
+//!   wants bytes that it cannot take (`records` I4). A marked record allows no stores, so the thread's
+//!   next block outside of the engine comes to the slow path, which settles the record.
 //! - I4. No panic leaves this file, because it would unwind through `GlobalAlloc`. The slow paths are `extern "C"`, so a panic of the engine aborts.
 //! - I5. While the engine works for a block, the thread is within the engine. So blocks that the engine allocates are charged to no group, and no call
 //!   comes back here.
@@ -21,8 +23,8 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::depth;
 
 use crate::records::{Record, Records};
-use crate::slots::{Answer, Key, Put, Slot, UNIT, UNITS_MOST};
-use crate::{barrier, mode};
+use crate::slots::{Answer, Key, Put, UNIT, UNITS_MOST};
+use crate::{barrier, mode, panics};
 
 static RECORDS: Records = Records::new();
 
@@ -36,6 +38,9 @@ std::thread_local! {
     // A pointer, because to older compilers a constant cannot refer to a static that changes.
     static RECORD: Cell<*const Record> = const { Cell::new(&raw const NONE) };
 }
+
+/// The most units that a slot holds back beside a charge that waits.
+const BESIDE_MOST: u64 = Owner::BESIDE_MOST / UNIT;
 
 /// The limit refuses a block that may fail.
 #[derive(Debug)]
@@ -58,11 +63,6 @@ fn record() -> &'static Record {
     unsafe { &*RECORD.get() }
 }
 
-/// The slot of `key` on this thread, or one without an owner.
-fn find(key: Key) -> Option<&'static Slot> {
-    record().find(key)
-}
-
 /// Charges a new small block of `units` to the current owner. Returns the owner; `None` if the block is charged to no group.
 #[inline(always)]
 pub(crate) fn charge(units: u64) -> Option<Owner> {
@@ -82,13 +82,38 @@ pub(crate) fn charge_unless_refused(units: u64) -> Result<Option<Owner>, Refused
 /// The owner of a block that this thread makes now.
 #[inline(always)]
 fn owner_of_new() -> Option<Owner> {
-    if block::allocates_inside() || mode::is_uncounted() { None } else { block::current() }
+    if block::allocates_inside() {
+        begin();
+        return None;
+    }
+    if mode::is_uncounted() { None } else { block::current() }
+}
+
+/// Makes the engine and this allocator known to each other. The engine allocates for the first hierarchy, so it is the first that calls.
+#[inline(always)]
+fn begin() {
+    static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+    // ORDERING: Relaxed, both; to begin twice does nothing more.
+    if !HAS_BEGUN.load(Ordering::Relaxed) {
+        // ORDERING: as above.
+        HAS_BEGUN.store(begin_now(), Ordering::Relaxed);
+    }
+}
+
+/// Registers the holder, and the handler of forks; whether the system took that.
+#[cold]
+#[inline(never)]
+fn begin_now() -> bool {
+    // Where another allocator holds bytes back, the engine could not ask this one for its bytes.
+    block::register(&AllThreads) && hears_of_forks()
 }
 
 /// As `charge`, from any slot, or from the engine.
 #[inline(never)]
 fn charge_elsewhere(owner: Owner, units: u64) -> Option<Owner> {
-    let is_taken = find(key(owner)).is_some_and(|slot| slot.take(key(owner), units));
+    let record = record();
+    let is_taken =
+        !record.is_due() && record.find(key(owner)).is_some_and(|(slot, _)| slot.take(key(owner), units));
     if is_taken { Some(owner) } else { charge_slowly(owner, units) }
 }
 
@@ -96,14 +121,15 @@ fn charge_elsewhere(owner: Owner, units: u64) -> Option<Owner> {
 #[inline(never)]
 #[allow(improper_ctypes_definitions)] // Rust code alone calls it (I4).
 extern "C" fn charge_slowly(owner: Owner, units: u64) -> Option<Owner> {
-    if block::is_inside() {
+    if owner.is_inherited() || block::is_inside() {
         return None;
     }
     let _inside = depth::enter();
     let bytes = units * UNIT;
     let charged = with_record(|record| {
         settle(record);
-        let slot = record.slots.find(key(owner));
+        // Beside a charge that waits nothing is bought ahead.
+        let slot = record.slots.find(key(owner)).filter(|_| !owner.is_held_up());
         let ahead = slot.map_or(0, |at| record.next_ahead(at)) * UNIT;
         let charged = owner.charge(bytes, ahead)?;
         hold(record, charged.owner, (charged.bytes - bytes) / UNIT);
@@ -116,7 +142,7 @@ extern "C" fn charge_slowly(owner: Owner, units: u64) -> Option<Owner> {
 #[inline(never)]
 #[allow(improper_ctypes_definitions)] // As above.
 extern "C" fn charge_large(owner: Owner, units: u64) -> Result<Option<Owner>, Refused> {
-    if block::is_inside() {
+    if owner.is_inherited() || block::is_inside() {
         return Ok(None);
     }
     let _inside = depth::enter();
@@ -139,8 +165,9 @@ pub(crate) enum Grown {
 /// Charges `more` units to the owner of a block that grows to `all`.
 #[inline(never)]
 pub(crate) fn grow(owner: Owner, more: u64, all: u64) -> Grown {
-    let is_taken =
-        record().take(key(owner), more) || find(key(owner)).is_some_and(|slot| slot.take(key(owner), more));
+    let record = record();
+    let is_taken = record.take(key(owner), more)
+        || !record.is_due() && record.find(key(owner)).is_some_and(|(slot, _)| slot.take(key(owner), more));
     if is_taken { Grown::Charged } else { grow_slowly(owner, more, all) }
 }
 
@@ -148,6 +175,10 @@ pub(crate) fn grow(owner: Owner, more: u64, all: u64) -> Grown {
 #[inline(never)]
 #[allow(improper_ctypes_definitions)] // As above.
 extern "C" fn grow_slowly(owner: Owner, more: u64, all: u64) -> Grown {
+    if owner.is_inherited() {
+        // It is not uncharged either.
+        return Grown::Charged;
+    }
     if block::is_inside() {
         return Grown::NotHere;
     }
@@ -169,8 +200,9 @@ pub(crate) fn uncharge(owner: Owner, units: u64) {
 /// As `uncharge`, to another slot than the last, or to the engine.
 #[inline(never)]
 fn uncharge_elsewhere(owner: Owner, units: u64) {
-    let slot = find(key(owner));
-    match slot.map_or(Put::NoSlot, |slot| slot.put(key(owner), units, UNITS_MOST)) {
+    let record = record();
+    let slot = if record.is_due() { None } else { record.find(key(owner)) };
+    match slot.map_or(Put::NoSlot, |(slot, most)| slot.put(key(owner), units, most)) {
         Put::Kept => {}
         Put::Left(units) => uncharge_slowly(owner, units, false),
         Put::NoSlot => uncharge_slowly(owner, units, true),
@@ -190,6 +222,9 @@ pub(crate) fn take_back(owner: Option<Owner>, units: u64) {
 #[inline(never)]
 #[allow(improper_ctypes_definitions)] // As above.
 extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
+    if owner.is_inherited() {
+        return;
+    }
     if block::is_inside() {
         if with_record(|record| keep_inside(record, owner, units)) != Some(true) {
             owner.uncharge_inside(units * UNIT);
@@ -206,6 +241,10 @@ extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
         .is_some();
     if !is_held {
         owner.uncharge(units * UNIT);
+        // Its slot was full, perhaps because a charge waited that waits no more.
+        _ = with_record(|record| {
+            record.find(key(owner)).filter(|(_, most)| *most < UNITS_MOST).map(|_| hold(record, owner, 0))
+        });
     }
 }
 
@@ -213,9 +252,8 @@ extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
 fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
     let slot = record.slots.find(key(owner)).filter(|_| units <= UNITS_MOST);
     let Some(at) = slot else { return false };
-    // ORDERING: Relaxed; for this thread.
-    record.is_overfull.store(true, Ordering::Relaxed);
-    if let Some((_, units)) = record.slots.open(at, key(owner), units) {
+    record.mark_due();
+    if let Some((_, units)) = record.slots.open(at, key(owner), units).left {
         // Too many for one word.
         owner.uncharge_inside(units * UNIT);
     }
@@ -226,30 +264,31 @@ fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
 fn hold(record: &Record, owner: Owner, units: u64) {
     let key = key(owner);
     let at = record.slots.find(key).unwrap_or_else(|| record.victim());
-    if let Some((other, units)) = record.slots.open(at, key, units) {
+    let opened = record.slots.open(at, key, units);
+    let was_beside = opened.was_open && record.most(at) < UNITS_MOST;
+    if let Some((other, units)) = opened.left {
         record.begin_again(at);
         self::owner(other).uncharge(units * UNIT);
     }
-    if !owner.may_hold() {
+    if owner.may_hold() {
+        record.set_most(at, UNITS_MOST);
+    } else if opened.units <= BESIDE_MOST && owner.may_hold_beside(was_beside) {
+        record.set_most(at, BESIDE_MOST);
+    } else {
         owner.uncharge(record.slots.close(key) * UNIT);
     }
 }
 
-/// Outside the engine: uncharges the bytes of blocks that were freed inside.
+/// Outside of the engine: if the record is marked, uncharges the bytes that it may not hold back.
 fn settle(record: &Record) {
-    // ORDERING: Relaxed, both; for this thread.
-    if record.is_overfull.load(Ordering::Relaxed) {
-        // ORDERING: as above.
-        record.is_overfull.store(false, Ordering::Relaxed);
-        let is_over = |key, units| units > UNITS_MOST || !owner(key).may_hold();
-        record.slots.visit(
-            |key, units| if is_over(key, units) { Answer::Close } else { Answer::Keep },
-            |key, units| owner(key).uncharge(units * UNIT),
-        );
-    }
+    let is_over = |key, units| units > UNITS_MOST || !owner(key).may_hold();
+    record.settle(
+        |key, units| if is_over(key, units) { Answer::Close } else { Answer::Keep },
+        |key, units| owner(key).uncharge(units * UNIT),
+    );
 }
 
-/// Uncharges the bytes of blocks that this thread freed within the engine, if there are any.
+/// Settles the record of this thread, if it is marked.
 pub(crate) fn settle_own() {
     if !block::is_inside() {
         let _inside = depth::enter();
@@ -277,13 +316,23 @@ fn with_record<T>(act: impl FnOnce(&'static Record) -> T) -> Option<T> {
 /// Calls `act` with a record that goes back at once (I2).
 fn borrowed<T>(record: &'static Record, act: impl FnOnce(&'static Record) -> T) -> T {
     let done = act(record);
-    record.give_back();
+    give_back(record);
     done
 }
 
+/// Gives a record of this thread back.
+fn give_back(record: &Record) {
+    while !record.give_back() {
+        if block::is_inside() {
+            return record.give_back_due();
+        }
+        let _inside = depth::enter();
+        settle(record);
+    }
+}
+
 fn make() -> Option<&'static Record> {
-    block::register(&AllThreads);
-    if !hears_of_forks() {
+    if !begin_now() {
         return None;
     }
     // SAFETY: the layout is not of size 0.
@@ -313,6 +362,7 @@ fn hears_of_forks() -> bool {
 
 /// The system calls this on the only thread of a fork's child (`records` P2).
 unsafe extern "C" fn begin_child() {
+    block::begin_child();
     RECORDS.all().for_each(|record| record.begin_child(barrier::is_offered()));
 }
 
@@ -352,7 +402,7 @@ fn exit_key() -> Option<libc::pthread_key_t> {
 unsafe extern "C" fn at_the_end(record: *mut libc::c_void) {
     RECORD.set(&raw const ENDED);
     // SAFETY: the value that `tell_at_the_end` set: a record, which lives for ever.
-    unsafe { &*record.cast::<Record>() }.give_back();
+    give_back(unsafe { &*record.cast::<Record>() });
 }
 
 /// The held back bytes of all threads.
@@ -360,40 +410,19 @@ struct AllThreads;
 
 impl Holder for AllThreads {
     fn visit(&self, ask: &mut dyn FnMut(Owner, u64) -> Take, taken: &mut dyn FnMut(Owner, u64)) {
-        let mut is_wanted = false;
-        for record in RECORDS.all() {
-            let look = |key, units| {
-                // An empty slot is worth no barrier, unless it is to be closed.
-                is_wanted |= match ask(owner(key), units * UNIT) {
-                    Take::Nothing => false,
-                    Take::Bytes => units > 0,
-                    Take::Close => true,
-                };
-                Answer::Keep
-            };
-            record.slots.visit(look, |_, _| ());
-        }
-        if !is_wanted {
-            return;
-        }
-        // As many as are stopped go on: records that are added meanwhile come before the first.
-        let first = RECORDS.all().next();
-        let all = || core::iter::successors(first, |record| record.after());
-        all().for_each(Record::stop);
-        barrier::make();
-        for record in all() {
-            record.wait_idle();
-            record.slots.visit(
-                |key, units| match ask(owner(key), units * UNIT) {
-                    Take::Nothing => Answer::Keep,
-                    Take::Bytes if units == 0 => Answer::Keep,
-                    Take::Bytes => Answer::Empty,
-                    Take::Close => Answer::Close,
-                },
-                |key, units| taken(owner(key), units * UNIT),
-            );
-            record.go_on();
-        }
+        let answer = |key, units| match ask(owner(key), units * UNIT) {
+            Take::Nothing => Answer::Keep,
+            Take::Bytes => Answer::Empty,
+            Take::Close => Answer::Close,
+            Take::CloseSoon => Answer::CloseSoon,
+        };
+        let taken = |key, units| taken(owner(key), units * UNIT);
+        // Without the barrier bytes stay charged (the README's limits).
+        _ = RECORDS.collect(Some(record()), answer, taken, barrier::make);
+    }
+
+    fn begin(&self) {
+        panics::wrap_once();
     }
 }
 

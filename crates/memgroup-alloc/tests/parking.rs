@@ -112,6 +112,54 @@ fn a_reader_waits_until_its_deadline_and_no_longer() {
     }
 }
 
+/// A thread beside a charge of `wanted` bytes that waits in the group. It has allocated and freed small blocks, and holds bytes back.
+/// `act` gets the charge that holds the waiting one up.
+fn beside_a_waiter(filled: u64, wanted: u64, act: impl FnOnce(&Group, memgroup::Charge)) {
+    let (hierarchy, tenant) = tenant();
+    let filling = tenant.try_charge(filled).unwrap();
+    thread::scope(|threads| {
+        let waits = threads.spawn(|| tenant.charge_until(wanted, Deadline::NEVER));
+        while hierarchy.waits().is_empty() {
+            thread::yield_now();
+        }
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let group = &tenant;
+        threads.spawn(move || {
+            let scope = scope::enter(group);
+            for _ in 0..100 {
+                drop(std::hint::black_box([Box::new([1_u8; 100]), Box::new([1_u8; 100])]));
+            }
+            drop(scope);
+            tell.send(()).unwrap();
+            ended.recv().unwrap_err();
+        });
+        told.recv().unwrap();
+        let held_back = tenant.usage() - tenant.usage_exact();
+        assert!((224..=1024).contains(&held_back), "{held_back}");
+        act(&tenant, filling);
+        drop(waits.join().unwrap().unwrap());
+        drop(end);
+    });
+    assert_eq!(tenant.usage_exact(), 0);
+}
+
+#[test]
+fn a_thread_uses_its_own_bytes_again_beside_a_waiter_and_gives_them_back_when_they_help() {
+    let _watchdog = Watchdog::over("a charge that waits beside held back bytes");
+    // The waiter fits only if the thread, which does nothing any more, gives its last bytes back.
+    beside_a_waiter(LIMIT - 100_000, LIMIT, |_, filling| drop(filling));
+    beside_a_waiter(LIMIT - 100_000, LIMIT, |tenant, filling| {
+        tenant.set_max(2 * LIMIT - 100_000).unwrap();
+        drop(filling);
+    });
+    // Another waiter asks for less.
+    beside_a_waiter(LIMIT - 1500, LIMIT / 2, |tenant, filling| {
+        drop(tenant.charge_until(1500, Deadline::NEVER).unwrap());
+        drop(filling);
+    });
+}
+
 #[cfg(feature = "serde")]
 #[test]
 fn deserializers_wait_at_every_depth() {

@@ -4,7 +4,8 @@
 //! [`checkpoint`]. The block keeps its [`Owner`], in eight bytes, and whichever thread frees it uncharges that.
 //!
 //! An allocator may hold bytes back: charged bytes that no block uses, on each thread, so that not each block comes to the engine. It
-//! [registers](register) as a [`Holder`], and the engine takes them where a charge lacks them, where a group is removed, and where a charge waits.
+//! [registers](register) as a [`Holder`], and the engine takes them where a charge lacks them, and where a charge waits. Of a removed group it takes those that
+//! it can take without disturbing another thread. The others follow with their threads' next blocks.
 //!
 //! | at | the allocator |
 //! |---|---|
@@ -20,13 +21,15 @@
 //! - **G2**: charges for blocks are forced, and exceed a limit by any amount. Held back bytes are charged, so they never hide usage.
 //! - **G3**: usage exceeds the charged bytes by up to N more.
 //!
-//! While a charge waits in a group, and once a group is removed, no bytes of it are held back.
+//! While a charge waits in a group, bytes of it are held back only where they could not help a charge that waits ([`Owner::may_hold_beside`]). Once a group is
+//! removed, no more bytes of it are held back than threads have in their slots until their next blocks.
 
 use memgroup_sync::{depth, grace};
 
 use crate::api::scope;
 use crate::base::deadline::Deadline;
 use crate::base::effort::Means;
+pub use crate::base::process::begin_child;
 pub use crate::charge::block::{Charged, is_over};
 pub use crate::control::held_back::{Holder, Take, register};
 use crate::tree::error::ChargeError;

@@ -13,7 +13,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::GroupError;
 use crate::base::id::{GroupId, IdError, NodeId};
 use crate::charge::charge::Charge;
-use crate::control::held;
+use crate::control::{held, held_back};
 use crate::lifecycle::maintenance::{self, Maintained, Maintenance};
 use crate::lifecycle::memory::{self, PerCpuStats};
 use crate::reclaim;
@@ -52,7 +52,9 @@ impl Hierarchy {
     /// # Errors
     /// A setting of `config` is out of its range.
     pub fn new(config: Config) -> Result<Hierarchy, ConfigError> {
-        Ok(Hierarchy::adopted(Shared::obtain(config.checked()?)?))
+        let hierarchy = Hierarchy::adopted(Shared::obtain(config.checked()?)?);
+        held_back::begin();
+        Ok(hierarchy)
     }
 
     /// Creates the group at an absolute path, `/parent/child`. The parent must exist.
@@ -137,6 +139,7 @@ impl Hierarchy {
             age: removed.elapsed(),
             labels: group.node().list_labels().into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
         };
+        held_back::settle_removed(self.shared());
         let dying = listing::dying(&self.root()).into_iter();
         dying.map(of).filter(|dying| dying.usage_bytes > 0).collect()
     }

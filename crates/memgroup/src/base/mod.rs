@@ -7,3 +7,4 @@ pub(crate) mod id;
 pub(crate) mod limit;
 pub(crate) mod mutation;
 pub(crate) mod panic;
+pub(crate) mod process;

@@ -30,7 +30,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::charge::Charge;
 use crate::charge::slow::{self, Ask, charge_slow_path, count_max, never_fits};
 use crate::charge::wait;
-use crate::control::{aftermath, high, waiters};
+use crate::control::{aftermath, held_back, high, waiters};
 use crate::counter::chain::{Refused, Until};
 use crate::observe::pressure;
 use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
@@ -182,6 +182,7 @@ impl Charging {
         let wakers = queues.take_wakers();
         drop(queues);
         drop(before);
+        held_back::after_enqueue(at);
         wakers.call();
         if let Phase::New = self.phase {
             pressure::begin_of_task(node);

@@ -25,7 +25,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::wait::REVIEW;
 use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
-use crate::control::{aftermath, dry_run, over_limit, waiters};
+use crate::control::{aftermath, dry_run, held_back, over_limit, waiters};
 use crate::counter::chain::{Climb, Until};
 use crate::counter::events::Event;
 use crate::observe::event;
@@ -212,6 +212,7 @@ fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
         let is_made = review.make_charge(at, attempt);
         review.end(is_made);
     }
+    held_back::after_enqueue(at);
     let gives = shared.config.reclaim && shared.shrinkers().is_any();
     let is_in_vain = !gives && !shared.victims().is_any() && !at.counter.read().is_dry_run;
     queues().end_review_of(queue, Instant::now() + REVIEW, is_in_vain);

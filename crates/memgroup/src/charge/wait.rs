@@ -27,7 +27,7 @@ use crate::charge::charge::Charge;
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
-use crate::control::{aftermath, over_limit, waiters};
+use crate::control::{aftermath, held_back, over_limit, waiters};
 use crate::counter::chain::{self, Refused, Until};
 use crate::observe::pressure::{self, Stall};
 use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
@@ -119,6 +119,7 @@ impl WaitSession {
         queues.enqueue(self.place, at);
         let wakers = queues.take_wakers();
         drop(queues);
+        held_back::after_enqueue(at);
         wakers.call();
         let mut review = self.next_review();
         while self.is_in_queue() {
@@ -181,6 +182,7 @@ impl WaitSession {
             aftermath::uncharge_counters(node, bytes);
         }
         let was_away = waiters::with_queues(node.shared(), |queues| queues.end_review(self.place, is_made));
+        held_back::after_enqueue(at);
         if is_made && !was_away && self.want == Want::Charge {
             aftermath::uncharge_counters(node, bytes);
         }

@@ -33,7 +33,7 @@ use memgroup_sync::{depth, grace};
 
 use crate::base::limit::BYTES_MAX;
 use crate::base::mutation::{self, Mutation};
-use crate::control::aftermath;
+use crate::control::{aftermath, held_back};
 use crate::counter::chain::{self, Climb, Until};
 use crate::observe::wait::charges::{ChargeQueue, Entry, State, Want};
 use crate::state::counter::{Reading, Verdict};
@@ -224,18 +224,24 @@ fn may_fit(at: &'static Node) -> bool {
 /// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter may fit, without the lock.
 pub(crate) fn serve_freed(at: &'static Node) -> bool {
     let is_waited = at.waiting.is_held();
-    if is_waited && may_fit(at) {
-        return serve(at);
+    if is_waited {
+        if may_fit(at) {
+            serve(at);
+        }
+        held_back::after_fall(at);
     }
     is_waited
 }
 
 /// `serve_freed`, for a caller that may hold locks, or a stock word: a reclaimer calls the wakers.
 pub(crate) fn serve_freed_untold(at: &'static Node) {
-    if at.waiting.is_held() && may_fit(at) {
-        let mut queues = at.shared().wait_queue().lock();
-        queues.serve(at);
-        queues.leave_untold();
+    if at.waiting.is_held() {
+        if may_fit(at) {
+            let mut queues = at.shared().wait_queue().lock();
+            queues.serve(at);
+            queues.leave_untold();
+        }
+        held_back::after_fall(at);
     }
 }
 

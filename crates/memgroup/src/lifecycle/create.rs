@@ -2,10 +2,12 @@
 
 use std::sync::PoisonError;
 
+use memgroup_sync::depth;
+
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::control::release::POOL;
-use crate::control::{fault_injection, share};
+use crate::control::{fault_injection, held_back, share};
 use crate::lifecycle::{maintenance, residence};
 use crate::state::config::{Config, ConfigError};
 use crate::stock::drain;
@@ -28,6 +30,8 @@ fn choose(pool: &[&'static Shared], config: &Config) -> Option<usize> {
 }
 
 fn make_hierarchy(config: Config) -> Result<&'static Shared, ConfigError> {
+    // Its memory is no tenant's, in whose scope ever it is made.
+    let _inside = depth::enter();
     let shared: &'static Shared = memgroup_sync::keep(Box::new(Shared::new(config)?));
     // The parts that a charge may need, and may not allocate.
     let _ = (shared.subscribers(), shared.shrinkers(), shared.waits(), shared.wait_queue());
@@ -48,6 +52,7 @@ impl Shared {
             Some(shared) => {
                 shared.statistics.forget();
                 shared.parts.reset();
+                shared.belong_here();
                 shared
             }
             None => make_hierarchy(config)?,
@@ -89,11 +94,16 @@ impl Shared {
     /// Creates a group under the tree lock.
     pub(crate) fn create_by(
         &'static self,
-        create: impl FnOnce(&mut Tree) -> Result<&'static Node, GroupError>,
+        mut create: impl FnMut(&mut Tree) -> Result<&'static Node, GroupError>,
     ) -> Result<&'static Node, GroupError> {
         let mut tree = self.tree.lock();
-        let created = create(&mut tree);
+        let mut created = create(&mut tree);
         drop(tree);
+        if let Err(GroupError::TooMany { .. }) = created {
+            // Removed groups may keep their places for bytes that an allocator holds back.
+            held_back::settle_removed(self);
+            created = create(&mut self.tree.lock());
+        }
         self.go_on();
         created
     }

@@ -5,7 +5,7 @@ use memgroup_sync::MutexGuard;
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
-use crate::control::{aftermath, protection, waiters};
+use crate::control::{aftermath, held_back, protection, waiters};
 use crate::lifecycle::ended::Farewell;
 use crate::lifecycle::maintenance;
 use crate::observe::wait;
@@ -68,6 +68,7 @@ impl Shared {
             && let Some(farewells) = self.retire()
         {
             farewells.into_iter().for_each(Farewell::tell);
+            held_back::settle_removed(self);
             maintenance::at_the_end(self);
         }
     }

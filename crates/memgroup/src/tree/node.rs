@@ -94,6 +94,8 @@ erasable! {
         pub(crate) events: EventCounts,
         pub(crate) stalls: Stalls,
         pub(crate) queue: QueueWords,
+        /// At most so many slots of an allocator hold bytes back beside the charges that wait at the group (`held_back` I3).
+        pub(crate) beside: AtomicU32,
     }
 }
 
@@ -180,6 +182,17 @@ impl Node {
     #[inline]
     pub(crate) fn shared(&self) -> &'static Shared {
         self.shared.get().expect("a node that is in use has a hierarchy")
+    }
+
+    /// Returns whether it is a node of this hierarchy. A node that was given back is of none.
+    pub(crate) fn is_of(&self, shared: &Shared) -> bool {
+        self.shared.get().is_some_and(|own| std::ptr::eq(own, shared))
+    }
+
+    /// Returns whether this process got the group by a fork.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.shared.get().is_some_and(|shared| shared.is_inherited())
     }
 
     /// The node at a place of the same hierarchy; `None` if there is none, or this node was given back.

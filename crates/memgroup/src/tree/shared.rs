@@ -30,6 +30,7 @@ use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, MutexGuard, RetiredChunk
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
+use crate::base::process;
 use crate::state::budget::Budget;
 use crate::state::config::{CHUNK, Config, ConfigError};
 use crate::state::memory::Memory;
@@ -204,6 +205,8 @@ pub(crate) struct Shared {
     walks: AtomicU32,
     places: AtomicU32,
     handles: AtomicU64,
+    /// The forks before it was made, or was used again.
+    forks: std::sync::atomic::AtomicU32,
 }
 
 impl Shared {
@@ -236,6 +239,7 @@ impl Shared {
             walks: AtomicU32::new(0),
             places: AtomicU32::new(0),
             handles: AtomicU64::new(0),
+            forks: std::sync::atomic::AtomicU32::new(process::forks()),
         })
     }
 
@@ -295,6 +299,19 @@ impl Shared {
     /// The lock of a level's stalls. Its holder takes no other.
     pub(crate) fn stall_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
         self.level_locks[level.0 as usize % LEVEL_LOCKS].stalls.lock()
+    }
+
+    /// The hierarchy belongs to this process from now on. It has no user yet.
+    pub(crate) fn belong_here(&self) {
+        // ORDERING: Relaxed; published with the first handle.
+        self.forks.store(process::forks(), Ordering::Relaxed);
+    }
+
+    /// Returns whether this process got the hierarchy by a fork. Its locks may never be released then.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        // ORDERING: Relaxed; stored before there was a handle.
+        self.forks.load(Ordering::Relaxed) != process::forks()
     }
 
     /// Nanoseconds on the hierarchy's clock.

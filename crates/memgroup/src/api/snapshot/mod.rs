@@ -238,6 +238,7 @@ impl Snapshot {
     fn of(top: &Group, mut rest: impl FnMut()) -> Snapshot {
         let (taken, began) = (SystemTime::now(), Instant::now());
         let (top_path, shared) = (top.path(), top.node().shared());
+        held_back::settle_removed(shared);
         let listing = Listing::of(top);
         let tables: Arc<[Table]> = read_statistics(top.node(), &listing.groups).into();
         let mut groups: Vec<GroupSnapshot> = Vec::with_capacity(listing.groups.len());

@@ -1,0 +1,126 @@
+//! The end of a removed group of which other threads hold bytes back.
+#![cfg(not(any(miri, memgroup_loom)))]
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use memgroup::{Config, Group, Hierarchy, scope};
+use memgroup_alloc::Allocator;
+use xtask::Watchdog;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator::system();
+
+/// A thread that allocates a block in a group and frees it, whenever it is told to. Then it holds bytes back for the group.
+struct Worker {
+    tell: mpsc::Sender<Group>,
+    done: mpsc::Receiver<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    fn start() -> Worker {
+        let (tell, told) = mpsc::channel::<Group>();
+        let (tell_done, done) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            for group in told {
+                let scope = scope::enter(&group);
+                drop(std::hint::black_box(Box::new([1_u8; 100])));
+                drop(scope);
+                drop(group);
+                tell_done.send(()).unwrap();
+            }
+        });
+        Worker { tell, done, thread }
+    }
+
+    fn allocate(&self, group: &Group) {
+        self.tell.send(group.clone()).unwrap();
+        self.done.recv().unwrap();
+    }
+
+    fn end(self) {
+        drop(self.tell);
+        self.thread.join().unwrap();
+    }
+}
+
+/// A group that was removed while a worker holds bytes of it back, its parent, and the worker.
+fn removed_beside_a_worker(hierarchy: &Hierarchy) -> (Group, Worker) {
+    let parent = hierarchy.get_or_create("/parent").unwrap();
+    let worker = Worker::start();
+    let request = parent.create("request").unwrap();
+    worker.allocate(&request);
+    request.remove().unwrap();
+    drop(request);
+    assert!(parent.usage() > 0, "the removal has disturbed no other thread");
+    (parent, worker)
+}
+
+fn hierarchy() -> Hierarchy {
+    Hierarchy::new(Config::new().stock_budget_bytes(0)).unwrap()
+}
+
+#[test]
+fn a_removed_group_ends_with_the_next_block_of_the_thread_that_holds_bytes_back() {
+    let _watchdog = Watchdog::over("the end of a removed group");
+    let (hierarchy, elsewhere) = (hierarchy(), hierarchy());
+    let (parent, worker) = removed_beside_a_worker(&hierarchy);
+    worker.allocate(&elsewhere.create("/group").unwrap());
+    assert_eq!(parent.usage(), 0);
+    worker.end();
+}
+
+#[test]
+fn a_removed_group_ends_with_that_thread() {
+    let (parent, worker) = removed_beside_a_worker(&hierarchy());
+    worker.end();
+    assert_eq!(parent.usage(), 0);
+    // A group that is removed later than the thread ends with its removal.
+    let (late, worker) = (parent.create("late").unwrap(), Worker::start());
+    worker.allocate(&late);
+    worker.end();
+    late.remove().unwrap();
+    assert_eq!(parent.usage(), 0);
+}
+
+#[test]
+fn a_removed_group_ends_when_somebody_looks() {
+    let hierarchy = hierarchy();
+    let (parent, worker) = removed_beside_a_worker(&hierarchy);
+    assert_eq!((hierarchy.dying().len(), parent.usage()), (0, 0));
+    let (parent, other) = removed_beside_a_worker(&hierarchy);
+    assert_eq!((hierarchy.snapshot().dying().count(), parent.usage()), (0, 0));
+    let (parent, third) = removed_beside_a_worker(&hierarchy);
+    parent.drain();
+    assert_eq!(parent.usage(), 0);
+    [worker, other, third].into_iter().for_each(Worker::end);
+}
+
+#[test]
+fn removed_groups_keep_no_places_from_new_ones() {
+    let hierarchy = Hierarchy::new(Config::new().stock_budget_bytes(0).groups_max(4)).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    let workers: Vec<Worker> = (0..4).map(|_| Worker::start()).collect();
+    for (round, worker) in (0..100).zip(workers.iter().cycle()) {
+        let request = parent.create(&format!("request-{round}")).unwrap();
+        worker.allocate(&request);
+        request.remove().unwrap();
+    }
+    workers.into_iter().for_each(Worker::end);
+    assert_eq!(parent.usage(), 0);
+}
+
+#[test]
+fn a_removal_on_the_thread_that_holds_bytes_back_ends_the_group() {
+    let hierarchy = hierarchy();
+    let parent = hierarchy.create("/parent").unwrap();
+    let request = parent.create_owned("request").unwrap();
+    {
+        let _scope = scope::enter(&request);
+        drop(std::hint::black_box(Box::new([1_u8; 100])));
+    }
+    assert!(parent.usage() > 0);
+    drop(request);
+    assert_eq!(parent.usage(), 0);
+}
