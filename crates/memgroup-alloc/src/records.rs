@@ -327,6 +327,12 @@ impl Record {
         self.ahead[at].store(AHEAD_FIRST, Ordering::Relaxed);
     }
 
+    #[cfg(all(test, not(any(memgroup_loom, miri))))]
+    pub(crate) fn has_owner(&self) -> bool {
+        // ORDERING: Relaxed; a look.
+        self.state.load(Ordering::Relaxed) & CLAIMED != 0
+    }
+
     fn claim(&self) -> bool {
         // ORDERING: Relaxed; a look, the compare-and-swap decides.
         let mut state = self.state.load(Ordering::Relaxed);

@@ -99,8 +99,16 @@ fn a_removed_group_ends_when_somebody_looks() {
 
 #[test]
 fn removed_groups_keep_no_places_from_new_ones() {
-    let hierarchy = Hierarchy::new(Config::new().stock_budget_bytes(0).groups_max(4)).unwrap();
-    let parent = hierarchy.create("/parent").unwrap();
+    for (groups_max, max_descendants) in [(4, None), (100, Some(2))] {
+        let config = Config::new().stock_budget_bytes(0).groups_max(groups_max);
+        let hierarchy = Hierarchy::new(config).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max_descendants(max_descendants);
+        removes_many_below(&parent);
+    }
+}
+
+fn removes_many_below(parent: &Group) {
     let workers: Vec<Worker> = (0..4).map(|_| Worker::start()).collect();
     for (round, worker) in (0..100).zip(workers.iter().cycle()) {
         let request = parent.create(&format!("request-{round}")).unwrap();

@@ -99,7 +99,7 @@ impl Shared {
         let mut tree = self.tree.lock();
         let mut created = create(&mut tree);
         drop(tree);
-        if let Err(GroupError::TooMany { .. }) = created {
+        if let Err(GroupError::TooMany { .. } | GroupError::TooManyDescendants { .. }) = created {
             // Removed groups may keep their places for bytes that an allocator holds back.
             held_back::settle_removed(self);
             created = create(&mut self.tree.lock());
