@@ -1,20 +1,29 @@
-//! Inode numbers: a group's id with the number of one of its files.
+//! Inode numbers: a group's generation with the number of one of its files.
 //!
 //! ```text
-//!   63 .. 32     generation of the group
-//!   31 ..  8     its node: a hierarchy has at most 2^24 groups
+//!   63 ..  8     generation of the group
 //!    7 ..  0     the file's number; 0 is the directory
 //! ```
 //!
-//! The kernel wants 1 for the directory of the root. No other number is below 2^32, because generations begin with 1.
+//! The kernel wants 1 for the directory of the root. No other number is below 2^8, because generations begin with 1.
 //!
-//! - I1. A number belongs to one group for ever, because a generation is never used again. So no table of inodes is needed.
+//! - I1. A number belongs to one group for ever, because no two groups of a process have the same generation. The 56 bits
+//!   of it that fit are enough for a million groups a second over a thousand years.
+//! - I2. A number has no room for the group's node, so a table has the ids of the groups that the kernel was told. An
+//!   entry stays until its group is released. A number without an entry names no group, whichever group has the node by
+//!   then.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use fuser::INodeNo;
-use memgroup::GroupId;
+use memgroup::{GroupId, Hierarchy};
 
 /// The file's number of a directory.
 pub(crate) const DIRECTORY: u8 = 0;
+
+/// Entries below which none is dropped.
+const ENTRIES_LEAST: usize = 64;
 
 /// A directory or a file of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,41 +39,128 @@ impl Inode {
         if self.file == DIRECTORY && self.group == root {
             return INodeNo::ROOT;
         }
-        let id = self.group.as_u64();
-        INodeNo(id >> 32 << 32 | (id & 0xff_ffff) << 8 | u64::from(self.file))
+        INodeNo(self.group.as_u64() << 8 | u64::from(self.file))
+    }
+}
+
+struct Entries {
+    /// By generation.
+    groups: HashMap<u64, GroupId>,
+    /// The number of entries at which those of released groups are dropped.
+    most: usize,
+}
+
+/// The groups that the kernel was told.
+pub(crate) struct Inodes {
+    hierarchy: Hierarchy,
+    pub(crate) root: GroupId,
+    entries: Mutex<Entries>,
+}
+
+impl Inodes {
+    pub(crate) fn new(hierarchy: &Hierarchy) -> Inodes {
+        let root = hierarchy.root().id();
+        let entries = Entries { groups: HashMap::from([(root.as_u64(), root)]), most: ENTRIES_LEAST };
+        Inodes { hierarchy: hierarchy.clone(), root, entries: Mutex::new(entries) }
     }
 
-    /// The inode with this number.
-    pub(crate) fn of(number: INodeNo, root: GroupId) -> Inode {
+    /// The kernel is told an inode of this group, and may send its number from now on.
+    pub(crate) fn tell(&self, group: GroupId) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.groups.len() >= entries.most {
+            entries.groups.retain(|_, id| self.hierarchy.group(*id).is_some());
+            entries.most = ENTRIES_LEAST.max(2 * entries.groups.len());
+        }
+        entries.groups.insert(group.as_u64(), group);
+    }
+
+    /// The inode with this number. If its group was released, the inode has the number still, and no group has its id.
+    pub(crate) fn find(&self, number: INodeNo) -> Inode {
         if number == INodeNo::ROOT {
-            return Inode { group: root, file: DIRECTORY };
+            return Inode { group: self.root, file: DIRECTORY };
         }
         let INodeNo(number) = number;
-        let group = GroupId::from_u64(number >> 32 << 32 | number >> 8 & 0xff_ffff);
+        let generation = number >> 8;
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let released = || GroupId::from_u128(u128::from(generation) << 32 | u128::from(u32::MAX));
+        let group = entries.groups.get(&generation).copied().unwrap_or_else(released);
         Inode { group, file: number as u8 }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use memgroup::Config;
+
     use super::*;
 
+    fn id(generation: u64, node: u32) -> GroupId {
+        GroupId::from_u128(u128::from(generation) << 32 | u128::from(node))
+    }
+
     #[test]
-    fn gives_each_file_of_each_group_a_number_of_its_own() {
-        let id = |generation: u64, node: u64| GroupId::from_u64(generation << 32 | node);
-        let root = id(1, 0);
-        let mut seen = std::collections::HashSet::new();
-        for generation in [1, 3, u64::from(u32::MAX)] {
-            for node in [0, 1, 255, 256, (1 << 24) - 1] {
-                for file in [DIRECTORY, 1, 40, 255] {
-                    let inode = Inode { group: id(generation, node), file };
-                    let number = inode.number(root);
-                    assert_eq!(Inode::of(number, root), inode);
-                    assert!(seen.insert(number), "{inode:?}");
-                    assert_eq!(number == INodeNo::ROOT, inode == Inode { group: root, file: DIRECTORY });
-                    assert!(number == INodeNo::ROOT || number.0 >= 1 << 32);
-                }
+    fn give_each_file_of_each_group_a_number_of_its_own() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let inodes = Inodes::new(&hierarchy);
+        let root = inodes.root;
+        let mut seen = HashSet::new();
+        // The same node again after 2^31 and after 2^32 lives, and the last number that fits.
+        let after = |lives: u64| id(root.as_u64() + 2 * lives, 7);
+        let groups = [
+            root,
+            after(1),
+            after(2),
+            after(1 << 31),
+            after((1 << 31) + 1),
+            after(1 << 32),
+            id((1 << 56) - 1, 7),
+        ];
+        for group in groups {
+            for file in [DIRECTORY, 1, 40, 255] {
+                let inode = Inode { group, file };
+                let number = inode.number(root);
+                assert_eq!(number == INodeNo::ROOT, inode == Inode { group: root, file: DIRECTORY });
+                assert!(number == INodeNo::ROOT || number.0 >= 1 << 8);
+                assert!(seen.insert(number), "{inode:?}");
+                let unknown = inodes.find(number);
+                assert_eq!((unknown.file, unknown.number(root)), (file, number));
+                assert!(group == root || hierarchy.group(unknown.group).is_none());
+                inodes.tell(group);
+                assert_eq!(inodes.find(number), inode);
             }
         }
+    }
+
+    #[test]
+    fn lead_to_no_other_group_when_theirs_was_released() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let inodes = Inodes::new(&hierarchy);
+        let kept = hierarchy.create("/kept").unwrap();
+        let place = |number: u32| hierarchy.create(&format!("/{number}")).unwrap();
+        let first = place(0);
+        let node = first.id().node();
+        let mut numbers = Vec::new();
+        [&kept, &first].map(|group| inodes.tell(group.id()));
+        let number = |group: &memgroup::Group| Inode { group: group.id(), file: 3 }.number(inodes.root);
+        let (of_kept, mut last) = (number(&kept), first);
+        for life in 1..1000 {
+            numbers.push(number(&last));
+            last.remove().unwrap();
+            drop(last);
+            last = place(life);
+            assert_eq!(last.id().node(), node, "the place is used again");
+            inodes.tell(last.id());
+            let entries = inodes.entries.lock().unwrap().groups.len();
+            assert!(entries <= ENTRIES_LEAST, "{entries}");
+        }
+        for &number in &numbers {
+            let inode = inodes.find(number);
+            assert!(hierarchy.group(inode.group).is_none());
+            assert_eq!((inode.file, inode.number(inodes.root)), (3, number));
+        }
+        assert_eq!(hierarchy.group(inodes.find(number(&last)).group), Some(last));
+        assert_eq!(hierarchy.group(inodes.find(of_kept).group), Some(kept));
     }
 }

@@ -21,11 +21,11 @@ use fuser::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
     ReplyPoll, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use memgroup::{Group, GroupId, Hierarchy};
+use memgroup::{Group, Hierarchy};
 
 use crate::error;
 use crate::files::Files;
-use crate::inode::{DIRECTORY, Inode};
+use crate::inode::{DIRECTORY, Inode, Inodes};
 use crate::open::{Open, Write};
 use crate::owners::{Owner, Owners};
 use crate::row::{self, Row};
@@ -68,7 +68,7 @@ const ENTRIES_MOST: usize = 1 << 20;
 /// The file system of one mount.
 pub(crate) struct Tree {
     hierarchy: Hierarchy,
-    root: GroupId,
+    inodes: Inodes,
     files: Files,
     owners: Arc<Owners>,
     open: Table<Open>,
@@ -83,7 +83,7 @@ impl Tree {
     pub(crate) fn new(hierarchy: &Hierarchy, mounter: Owner) -> io::Result<Tree> {
         Ok(Tree {
             hierarchy: hierarchy.clone(),
-            root: hierarchy.root().id(),
+            inodes: Inodes::new(hierarchy),
             files: Files::of(hierarchy),
             owners: Arc::new(Owners::new(hierarchy, mounter)),
             open: Table::new(FILES_MOST),
@@ -106,7 +106,7 @@ impl Tree {
     }
 
     fn inode(&self, number: INodeNo) -> Inode {
-        Inode::of(number, self.root)
+        self.inodes.find(number)
     }
 
     /// The group of a directory, if it was not removed.
@@ -124,7 +124,7 @@ impl Tree {
             _ => (FileType::RegularFile, 1),
         };
         FileAttr {
-            ino: inode.number(self.root),
+            ino: inode.number(self.inodes.root),
             size: 0,
             blocks: 0,
             atime: rights.accessed,
@@ -144,6 +144,7 @@ impl Tree {
 
     fn enter(&self, group: &Group, reply: ReplyEntry) {
         let inode = Inode { group: group.id(), file: DIRECTORY };
+        self.inodes.tell(inode.group);
         let attributes = self.attributes(inode, Some(group));
         reply.entry_with_ttls(&DIRECTORIES_KEPT, &Duration::ZERO, &attributes, Generation(0));
     }
@@ -157,7 +158,7 @@ impl Tree {
     fn list(&self, group: &Group) -> Vec<DirectoryEntry> {
         let (id, parent) = (group.id(), group.parent().map_or(group.id(), |parent| parent.id()));
         let entry = |group, file, kind, name| {
-            let number = Inode { group, file }.number(self.root);
+            let number = Inode { group, file }.number(self.inodes.root);
             DirectoryEntry { number, kind, name }
         };
         let directory = |group, name| entry(group, DIRECTORY, FileType::Directory, name);
@@ -190,6 +191,7 @@ impl Filesystem for Tree {
         let Some((group, name)) = found else { return reply.error(Errno::ENOENT) };
         if let Some((file, _)) = self.files.find(name) {
             let inode = Inode { group: group.id(), file };
+            self.inodes.tell(inode.group);
             return reply.entry(&FILES_KEPT, &self.attributes(inode, None), Generation(0));
         }
         match group.child(name) {

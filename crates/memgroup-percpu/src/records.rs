@@ -38,7 +38,7 @@ pub struct Records {
     /// The same number of flags, which are never set, for records without a block.
     pub(crate) none_enabled: Box<[AtomicBool]>,
     words: u32,
-    limbo: Mutex<Limbo<(Block, u64)>>,
+    limbo: Mutex<Limbo<(Block, u128)>>,
 }
 
 /// A block that no record has had yet; all words are zero.
@@ -184,7 +184,7 @@ impl Records {
     }
 
     /// Keeps an unlinked block in the limbo until a grace period is over. [`reclaim`](Self::reclaim) hands out `tag` with it.
-    pub fn retire(&self, unlinked: Unlinked, tag: u64) {
+    pub fn retire(&self, unlinked: Unlinked, tag: u128) {
         self.check(unlinked.records);
         if active(Mutation::RetiredIsFreeAtOnce) {
             return self.arena.free(unlinked.block);
@@ -212,12 +212,12 @@ impl Records {
 
     /// Frees the blocks that were retired before the last grace period that is over. `last_read` gets each block with its tag
     /// when no access can reach it any more. It waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
-    pub fn reclaim(&'static self, last_read: impl FnMut(&Unlinked, u64)) -> Reclaimed {
+    pub fn reclaim(&'static self, last_read: impl FnMut(&Unlinked, u128)) -> Reclaimed {
         self.reclaim_some(usize::MAX, last_read)
     }
 
     /// As [`reclaim`](Self::reclaim), for at most `most` blocks, the oldest first.
-    pub fn reclaim_some(&'static self, most: usize, mut last_read: impl FnMut(&Unlinked, u64)) -> Reclaimed {
+    pub fn reclaim_some(&'static self, most: usize, mut last_read: impl FnMut(&Unlinked, u128)) -> Reclaimed {
         const AT_ONCE: usize = 256;
         let mut done = Vec::new();
         let mut reclaimed = Reclaimed::default();

@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn counts_for_the_innermost_count_only() {
-        let (outer, inner) = (GroupId::from_u64(1), GroupId::from_u64(2));
+        let (outer, inner) = (GroupId::from_u128(1), GroupId::from_u128(2));
         free(1, 1000);
         let mut of_inner = 0;
         let of_outer = count(outer, || {

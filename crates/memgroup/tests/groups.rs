@@ -192,7 +192,7 @@ fn absurd_charges_and_limits_are_refused_and_change_nothing() {
 #[test]
 fn an_id_that_was_never_given_out_is_a_panic_that_names_it() {
     let h = hierarchy();
-    let never = GroupId::from_u64(4_000_000);
+    let never = GroupId::from_u128(4_000_000);
     let text = h.uncharge(never, 1).unwrap_err().to_string();
     assert!(text.contains("4000000.0") && text.contains("1 bytes"), "{text}");
     assert_eq!(h.group(never), None);

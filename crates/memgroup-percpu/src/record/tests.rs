@@ -214,7 +214,7 @@ fn a_reader_that_stalls_keeps_its_memory_and_nothing_else() {
         let held = is_inside.recv().expect("the reader sends it");
         for turn in 0..20 {
             let old = record.link(fresh(records, 1)).expect("it had memory");
-            records.retire(old, turn);
+            records.retire(old, turn.into());
             assert!(grace::synchronize_until(Form::Expedited, Instant::now()).is_err(), "it stalls");
             assert_eq!(records.reclaim(|_, _| ()).blocks, 0);
             let section = grace::enter();
@@ -244,7 +244,7 @@ fn sparse(records: &'static Records) -> Vec<Option<Record>> {
         .collect();
     for (owner, place) in all.iter_mut().enumerate().filter(|(owner, _)| owner % 11 != 0) {
         let record = place.take().expect("it is there");
-        records.retire(record.unlink().expect("it had memory"), owner as u64);
+        records.retire(record.unlink().expect("it had memory"), owner as u128);
     }
     grace::synchronize(Form::Expedited);
     records.reclaim(|_, _| ());

@@ -203,7 +203,7 @@ impl Hierarchy {
             bytes > 0,
             "take up the charge of node {node}: a charge of no bytes needs the id of its group"
         );
-        let found = self.shared().node(NodeId(node)).filter(|found| found.generation() % 2 == 1);
+        let found = self.shared().node(NodeId(node)).filter(|found| found.has_group());
         let found = found.unwrap_or_else(|| self.no_group_at(node, bytes));
         Charge::owning(found, bytes)
     }

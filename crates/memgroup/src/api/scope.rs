@@ -32,36 +32,37 @@ const GUARDS: u32 = 0xffff;
 
 /// The current group of a thread.
 ///
-/// It is two words, each of which is read and written as a whole: a load of two smaller stores would wait for them.
+/// It consists of words that are each read and written as a whole: a load of two smaller stores would wait for them.
+/// A charge reads the first two.
 #[derive(Clone, Copy)]
 struct Current {
     node: Option<&'static Node>,
-    /// The generation; and in the lower half the number of guards that live. The bits there above `GUARDS` count guards dropped out of order
-    /// since there was none.
-    tag: u64,
+    generation: u64,
+    /// The number of guards that live. The bits above `GUARDS` count guards dropped out of order since there was none.
+    depth: u64,
 }
 
 impl Current {
-    const NONE: Current = Current { node: None, tag: 0 };
+    const NONE: Current = Current { node: None, generation: 0, depth: 0 };
 
     #[inline(always)]
-    fn of(node: Option<&'static Node>, generation: u32, depth: u32) -> Current {
-        Current { node, tag: u64::from(generation) << 32 | u64::from(depth) }
+    fn of(node: Option<&'static Node>, generation: u64, depth: u32) -> Current {
+        Current { node, generation, depth: u64::from(depth) }
     }
 
     #[inline(always)]
-    fn generation(self) -> u32 {
-        (self.tag >> 32) as u32
+    fn generation(self) -> u64 {
+        self.generation
     }
 
     #[inline(always)]
     fn depth(self) -> u32 {
-        self.tag as u32
+        self.depth as u32
     }
 
     #[inline(always)]
     fn node(self) -> Option<&'static Node> {
-        self.node.filter(|node| node.generation() == self.generation())
+        self.node.filter(|node| node.generation() == self.generation)
     }
 }
 
@@ -198,7 +199,7 @@ pub fn leave() -> Scope<'static> {
 
 /// Makes the group of the node current, or none.
 #[inline(always)]
-fn change<'g>(node: Option<&'static Node>, generation: u32) -> Scope<'g> {
+fn change<'g>(node: Option<&'static Node>, generation: u64) -> Scope<'g> {
     let before = CURRENT.get();
     let after = Current::of(node, generation, before.depth() + 1);
     CURRENT.set(after);

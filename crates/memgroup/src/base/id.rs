@@ -2,42 +2,68 @@
 
 use core::fmt;
 
-/// The number of a group in its hierarchy, and of no other group there, ever.
+/// The identity of a group, which no other group of the process ever has.
 ///
-/// The lower half is the number of the group's node, which later groups use again; the upper half counts those groups. An id
-/// that is [stale](IdError) is therefore an error where it is used, and never another group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(u64);
+/// It consists of two numbers. The [node](GroupId::node) says where the group is, and later groups use it again. The
+/// *generation* counts the groups of the process. It has 64 bits, so it never comes back: at a million groups a
+/// second it lasts for 290,000 years. An id that is [stale](IdError) is therefore an error where it's used, and never
+/// another group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId {
+    generation: u64,
+    node: u32,
+}
 
 impl GroupId {
-    pub(crate) fn new(node: NodeId, generation: u32) -> GroupId {
-        GroupId(u64::from(generation) << 32 | u64::from(node.0))
+    pub(crate) fn new(node: NodeId, generation: u64) -> GroupId {
+        GroupId { generation, node: node.0 }
     }
 
-    /// The id as one number.
+    /// Returns the group's generation: one number that no other group of the process ever has, to name the group in
+    /// logs, in JSON and in keys of maps. It does not lead back to the group, which takes [`as_u128`](Self::as_u128).
     pub fn as_u64(self) -> u64 {
-        self.0
+        self.generation
     }
 
-    /// The id with this number. Whether a group has it shows when it is used.
-    pub fn from_u64(number: u64) -> GroupId {
-        GroupId(number)
+    /// Returns the whole id as one number of 96 bits: the generation above the 32 bits of the node.
+    ///
+    /// ```
+    /// # use memgroup::{Config, GroupId, Hierarchy};
+    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    /// let id = hierarchy.create("/group").unwrap().id();
+    /// assert_eq!(id.as_u128(), u128::from(id.as_u64()) << 32 | u128::from(id.node()));
+    /// assert_eq!(GroupId::from_u128(id.as_u128()), id);
+    /// ```
+    pub fn as_u128(self) -> u128 {
+        u128::from(self.generation) << 32 | u128::from(self.node)
     }
 
-    /// The number of the group's node: enough to name the group for as long as a byte is charged to it. For a memory block
-    /// with a header of 32 bits; see [`Hierarchy::charge_of_node`](crate::Hierarchy::charge_of_node).
+    /// Returns the id with this number, of which the upper 32 bits don't count. Whether a group has the id shows when
+    /// it's used.
+    pub fn from_u128(number: u128) -> GroupId {
+        GroupId { generation: (number >> 32) as u64, node: number as u32 }
+    }
+
+    /// Returns the number of the group's node: enough to name the group for as long as a byte is charged to it. For a
+    /// memory block with a header of 32 bits; see [`Hierarchy::charge_of_node`](crate::Hierarchy::charge_of_node).
     pub fn node(self) -> u32 {
-        self.0 as u32
+        self.node
     }
 
-    pub(crate) fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
+    pub(crate) fn generation(self) -> u64 {
+        self.generation
     }
 }
 
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.node(), self.generation())
+        write!(f, "{}.{}", self.node, self.generation)
+    }
+}
+
+impl fmt::Debug for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GroupId({self})")
     }
 }
 

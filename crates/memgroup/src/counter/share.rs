@@ -290,7 +290,7 @@ pub(crate) fn recount_own(level: &'static Node) -> bool {
 
 /// `child` has a large part of its even share: remembers it if the one that is remembered has less of its own.
 pub(crate) fn note_largest(level: &'static Node, child: &'static Node) {
-    let (used, id) = (level.used(), child.group_id());
+    let (used, id) = (level.used(), child.id());
     let times =
         |of: &Node, weight_of: &Node| u128::from(of.counter.usage()) * u128::from(weight_of.used().weight());
     let is_larger = |other: &'static Node| times(child, other) > times(other, child);
@@ -299,9 +299,10 @@ pub(crate) fn note_largest(level: &'static Node, child: &'static Node) {
     }
 }
 
-/// The group with this id, if it is right below `level`.
-fn find_child(level: &'static Node, id: GroupId) -> Option<&'static Node> {
-    let child = level.shared().node(NodeId(id.node())).filter(|child| child.group_id() == id)?;
+/// The group that has this place now, if it is right below `level`.
+fn find_child(level: &'static Node, id: NodeId) -> Option<&'static Node> {
+    // A free node keeps its link to the level above.
+    let child = level.shared().node(id).filter(|child| child.has_group())?;
     child.up().filter(|up| std::ptr::eq(*up, level)).map(|_| child)
 }
 
@@ -312,7 +313,7 @@ pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> O
     let child = find_child(level, largest)?;
     let even = even_of(child, Newcomer::of(level, Some(requester)));
     let usage = child.counter.usage();
-    (usage > even).then_some((largest, usage, even))
+    (usage > even).then_some((child.group_id(), usage, even))
 }
 
 /// The bytes that may still be granted to a stock where groups above give shares.

@@ -23,7 +23,7 @@ use memgroup_percpu::{Fresh, OutOfMemory, Unlinked, Wait};
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
-use crate::base::id::NodeId;
+use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
 use crate::state::stats::builtin::MEMORY;
@@ -141,12 +141,12 @@ fn close_stocks(node: &'static Node) {
 }
 
 /// Names the group that the words belonged to, for `last_look`.
-pub(crate) fn tag(node: &'static Node) -> u64 {
-    u64::from(node.id().0) << 32 | u64::from(node.generation())
+pub(crate) fn tag(node: &'static Node) -> u128 {
+    node.group_id().as_u128()
 }
 
 /// Counts the attempts in words that no thread can reach any more, and asserts that nothing else is there.
-pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
+pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u128) {
     let stocks = &shared.memory.stocks;
     let mut attempts = 0;
     for slot in stocks.admitted() {
@@ -165,13 +165,14 @@ pub(crate) fn last_look(shared: &'static Shared, old: &Unlinked, tag: u64) {
 }
 
 /// Counts attempts for the group that `tag` names, if it still has its place. The tree lock keeps the place from being given away.
-fn count_late(shared: &'static Shared, tag: u64, attempts: u64) {
+fn count_late(shared: &'static Shared, tag: u128, attempts: u64) {
     let tree = shared.tree.lock();
+    let id = GroupId::from_u128(tag);
     let of_the_group = |node: &&'static Node| {
-        tree.state(node.id()) != State::Free && node.generation() == tag as u32
+        tree.state(node.id()) != State::Free && node.generation() == id.generation()
             || mutation::active(Mutation::LastLookIgnoresGeneration)
     };
-    if let Some(node) = shared.node(NodeId((tag >> 32) as u32)).filter(of_the_group) {
+    if let Some(node) = shared.node(NodeId(id.node())).filter(of_the_group) {
         count(node, CHARGES, attempts);
     }
 }

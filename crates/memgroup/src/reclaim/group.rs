@@ -196,7 +196,7 @@ pub(crate) fn delist(node: &'static Node) {
 }
 
 /// The group that has a number among the children of `parent`, and its generation; `None` if it was released.
-pub(crate) fn child_at(parent: &'static Node, number: u32, id: &AtomicU32) -> Option<(&'static Node, u32)> {
+pub(crate) fn child_at(parent: &'static Node, number: u32, id: &AtomicU32) -> Option<(&'static Node, u64)> {
     // ORDERING: Acquire; pairs with the Release in `enlist`.
     let child = parent.shared().node(NodeId(id.load(Ordering::Acquire)))?;
     let generation = child.generation();

@@ -20,7 +20,7 @@ use crate::tree::node::Node;
 pub(crate) struct SlotRef {
     pub(crate) node: &'static Node,
     /// The node's, when the walk found it in its subtree.
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
     /// The slot's, in the group.
     pub(crate) number: u32,
     pub(crate) state: &'static SlotState,

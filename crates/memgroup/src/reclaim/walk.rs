@@ -57,7 +57,7 @@ impl<'c> Walk<'c> {
             && (is_alone || self.children(top, Protection::NONE, shrinkers, 0))
     }
 
-    fn group(&mut self, node: &'static Node, generation: u32, protected: Protection, levels: u32) -> bool {
+    fn group(&mut self, node: &'static Node, generation: u64, protected: Protection, levels: u32) -> bool {
         let Some(shrinkers) = node.shrinkers() else { return true };
         let takeable = self.control.sparing.of(node, protected, 0);
         if takeable.bytes == 0 && (takeable.spares_low || !protected.is_none()) {
@@ -71,7 +71,7 @@ impl<'c> Walk<'c> {
             && (!has_children || self.children(node, protected, shrinkers, levels))
     }
 
-    fn slots(&mut self, node: &'static Node, generation: u32, shrinkers: &'static GroupShrinkers) -> bool {
+    fn slots(&mut self, node: &'static Node, generation: u64, shrinkers: &'static GroupShrinkers) -> bool {
         let (class, priority) = (self.control.class, self.control.priority);
         // The first check stands here, because most visits end with it.
         let visit = move |number, state| {

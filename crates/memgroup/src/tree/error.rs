@@ -50,7 +50,7 @@ pub enum ChargeErrorKind {
 #[derive(Clone, Copy)]
 pub struct ChargeError {
     node: &'static Node,
-    generation: u32,
+    generation: u64,
     kind: ChargeErrorKind,
     asked: u64,
     usage: u64,

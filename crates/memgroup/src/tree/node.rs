@@ -23,7 +23,7 @@ use core::mem::offset_of;
 use memgroup_percpu::{FastSlot, Record};
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{Lent, Published, Withdrawn};
-use memgroup_sync::{AtomicRef, Chunk, FixedRef, FixedU32, depth, erasable};
+use memgroup_sync::{AtomicRef, Chunk, FixedRef, FixedU32, depth, erasable, global};
 
 use crate::base::id::{GroupId, NodeId, TOP};
 use crate::state::config::CHUNK;
@@ -55,7 +55,8 @@ erasable! {
         /// Whether there is more to do here than to count.
         pub(crate) marks: Marks,
         shared: FixedRef<Shared>,
-        generation: AtomicU32,
+        /// Odd while the node has a group. No two groups of the process have the same one.
+        generation: AtomicU64,
         parent: AtomicU32,
         depth: AtomicU32,
         /// How many bypasses of the stock are on.
@@ -133,12 +134,11 @@ impl Drop for StockBypass {
 }
 
 impl Node {
-    /// Makes an erased node the free place `id` of `shared`. The generation goes on from `generation`, which is even.
+    /// Makes an erased node the free place `id` of `shared`.
     pub(crate) fn init(
         &self,
         shared: &'static Shared,
         id: NodeId,
-        generation: u32,
         chunk: &NodeChunk,
         rare: &'static RareWords,
         more: &'static MoreEntries,
@@ -152,8 +152,6 @@ impl Node {
         self.stock_charge_max.store(shared.stock_charge_max(), Ordering::Relaxed);
         // ORDERING: as above.
         self.parent.store(TOP.0, Ordering::Relaxed);
-        // ORDERING: as above.
-        self.generation.store(generation, Ordering::Relaxed);
         self.shared.set(shared);
     }
 
@@ -434,10 +432,16 @@ impl Node {
     }
 
     #[inline]
-    pub(crate) fn generation(&self) -> u32 {
+    pub(crate) fn generation(&self) -> u64 {
         // ORDERING: Acquire; pairs with the Release in `adopt`: a thread that finds the new group finds its parent, too. Else a
         // walk of shrinkers could take it for a child of the last group's parent.
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// Whether the node has a group now.
+    #[inline]
+    pub(crate) fn has_group(&self) -> bool {
+        self.generation() % 2 == 1
     }
 
     /// The node becomes a new group: its place in the tree. The caller holds the tree lock and the node is free.
@@ -447,7 +451,7 @@ impl Node {
         self.parent.store(parent.0, Ordering::Relaxed);
         self.depth.store(depth, Ordering::Relaxed);
         // ORDERING: Release; pairs with `generation`.
-        self.generation.fetch_add(1, Ordering::Release);
+        self.generation.store(next_generation(), Ordering::Release);
         self.counter.reset();
         self.high.reset();
         self.waiting.reset();
@@ -474,12 +478,36 @@ impl Node {
 
     /// The group is released: ids and forgotten scope guards of it are stale from now on. The caller holds the tree lock.
     pub(crate) fn leave(&self) {
-        // ORDERING: Relaxed, both; compared under the tree lock, or by a scope without a guarantee. A root that the system refused memory
-        // for never had a group: its generation is even already.
-        let generation = self.generation.load(Ordering::Relaxed).next_multiple_of(2);
+        // ORDERING: Relaxed, both; compared under the tree lock, or by a scope without a guarantee.
+        let generation = self.generation.load(Ordering::Relaxed);
+        // A root that the system refused memory for never had a group: its generation is even already.
+        let even = generation.wrapping_add(generation % 2);
         // ORDERING: as above.
-        self.generation.store(generation, Ordering::Relaxed);
+        self.generation.store(even, Ordering::Relaxed);
     }
+}
+
+global! {
+    /// Twice the number of groups that the process has created so far.
+    static GENERATIONS: AtomicU64 = AtomicU64::new(0);
+}
+
+/// A generation that no group of the process has had, for a group that is created: it is odd. The one after it is
+/// the node's when the group is released.
+///
+/// One count for all nodes makes a generation unique by itself. So a node that goes to another hierarchy needs no
+/// memory of the generations that it had, and a pair of node and generation that two threads' stores have mixed up
+/// names no group.
+fn next_generation() -> u64 {
+    // ORDERING: Relaxed; a number by itself.
+    GENERATIONS.fetch_add(2, Ordering::Relaxed).wrapping_add(1)
+}
+
+/// Has the next group of the process get the first odd generation after `generation`.
+#[cfg(test)]
+pub(crate) fn set_generations(generation: u64) {
+    // ORDERING: Relaxed, as in `next_generation`.
+    GENERATIONS.store(generation & !1, Ordering::Relaxed);
 }
 
 /// One more number of those that tell whether a group changed.

@@ -26,7 +26,7 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, MutexGuard, RetiredChunk, global};
+use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, MutexGuard, RetiredChunk};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
@@ -47,12 +47,6 @@ static NODES: ChunkPool<Node> = ChunkPool::new(CHUNK_NODES);
 static RARE: ChunkPool<RareWords> = ChunkPool::new(CHUNK_NODES);
 /// The memory of their entries in the stores of further subsystems.
 static ENTRIES: ChunkPool<MoreEntries> = ChunkPool::new(CHUNK_NODES);
-
-global! {
-    /// At least the generation of each node that was given back, of any hierarchy: the next owner of an address goes on from there, so
-    /// a thread that still refers to it takes no group for its own.
-    static ERASED_GENERATION: AtomicU32 = AtomicU32::new(0);
-}
 
 /// The memory of one hierarchy's nodes, and the traces of those that were given back.
 struct OwnedNodes {
@@ -369,12 +363,10 @@ impl Shared {
             return false;
         };
         let nodes = places.nodes.cells();
-        // ORDERING: Acquire; pairs with the AcqRel in `free_chunk`: the pool's lock orders the two for the same addresses anyway.
-        let generation = ERASED_GENERATION.load(Ordering::Acquire);
         for (at, node) in (number * CHUNK..self.config.groups_max).zip(nodes) {
             let place = (at % CHUNK) as usize;
             let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
-            node.init(self, NodeId(at), generation, &places.nodes, rare, entries);
+            node.init(self, NodeId(at), &places.nodes, rare, entries);
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }
@@ -410,8 +402,6 @@ impl Shared {
         // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the chunk may still read it.
         self.chunks[number as usize].store(None, Ordering::Release);
         for (at, node) in (number * CHUNK..).zip(places.nodes.cells()) {
-            // ORDERING: AcqRel; see `make_chunk`.
-            ERASED_GENERATION.fetch_max(node.generation(), Ordering::AcqRel);
             if let Some(kept) = node.kept_parts() {
                 owned.kept.insert(NodeId(at), kept);
             }

@@ -13,7 +13,7 @@ use crate::tree::shared::Shared;
 /// A handle that does not keep its group; from [`Group::downgrade`].
 ///
 /// It keeps no memory of the group, and counts neither as a handle of the group nor of its hierarchy. So a cache or a log may keep it for ever. It is
-/// two words, and copying it is free. Two are equal if they are of one group.
+/// three words, and copying it is free. Two are equal if they are of one group.
 #[derive(Clone, Copy)]
 pub struct WeakGroup {
     shared: &'static Shared,

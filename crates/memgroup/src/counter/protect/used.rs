@@ -27,7 +27,7 @@ use memgroup_sync::grace::Lent;
 use memgroup_sync::spin::Wait;
 use memgroup_sync::{CachePadded, interleave};
 
-use crate::base::id::GroupId;
+use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, LARGEST_RESERVE};
 use crate::base::mutation::{self, Mutation};
 use crate::tree::node::Node;
@@ -59,14 +59,14 @@ pub(crate) struct Used {
     factor: AtomicU64,
     /// Whether the whole unused `min` of each group right below is kept free for it.
     reserves_min: AtomicBool,
-    /// The id of the group right below that has most for its weight, as `share` has seen it last; a hint.
-    largest: AtomicU64,
+    /// The place of the group right below that has most for its weight, as `share` has seen it last; a hint. 0, where the root is, for none.
+    largest: AtomicU32,
     /// The most bytes that may be charged to the group itself, as `share` knows; while it gives shares.
     own: AtomicU64,
     given: AtomicU64,
     taken: AtomicU64,
-    /// The id of the last group beside this one that bytes were given to.
-    given_to: AtomicU64,
+    /// The id of the last group beside this one that bytes were given to, in two words. Halves of two ids name no group.
+    given_to: (AtomicU64, AtomicU32),
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
     sums: CachePadded<[AtomicU64; KINDS]>,
@@ -81,11 +81,11 @@ impl Used {
             weight: AtomicU64::new(0),
             factor: AtomicU64::new(0),
             reserves_min: AtomicBool::new(false),
-            largest: AtomicU64::new(0),
+            largest: AtomicU32::new(0),
             own: AtomicU64::new(0),
             given: AtomicU64::new(0),
             taken: AtomicU64::new(0),
-            given_to: AtomicU64::new(0),
+            given_to: (AtomicU64::new(0), AtomicU32::new(0)),
             recorded: zeros(),
             recorders: AtomicU32::new(ONLINE),
             sums: CachePadded::new(zeros()),
@@ -130,15 +130,15 @@ impl Used {
         self.reserves_min.store(is_on, Ordering::Relaxed);
     }
 
-    /// The group right below that was last found to have the most.
-    pub(crate) fn largest(&self) -> GroupId {
+    /// The place of the group right below that was last found to have the most.
+    pub(crate) fn largest(&self) -> NodeId {
         // ORDERING: Relaxed; a hint, which the caller checks.
-        GroupId::from_u64(self.largest.load(Ordering::Relaxed))
+        NodeId(self.largest.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_largest(&self, id: GroupId) {
+    pub(crate) fn set_largest(&self, id: NodeId) {
         // ORDERING: Relaxed, as in `largest`.
-        self.largest.store(id.as_u64(), Ordering::Relaxed);
+        self.largest.store(id.0, Ordering::Relaxed);
     }
 
     pub(crate) fn own(&self) -> u64 {
@@ -159,9 +159,10 @@ impl Used {
 
     /// A cache of the group gave `bytes` for a charge of `to`, a group beside it.
     pub(crate) fn count_given(&self, bytes: u64, to: GroupId) {
-        // ORDERING: Relaxed, both; figures of a report.
+        // ORDERING: Relaxed, all; figures of a report.
         self.given.fetch_add(bytes, Ordering::Relaxed);
-        self.given_to.store(to.as_u64(), Ordering::Relaxed);
+        self.given_to.0.store(to.generation(), Ordering::Relaxed);
+        self.given_to.1.store(to.node(), Ordering::Relaxed);
     }
 
     pub(crate) fn count_taken(&self, bytes: u64) {
@@ -172,9 +173,10 @@ impl Used {
     /// Bytes that caches of the group gave for groups beside it, and those gave for it; and the group that the last of them were given to.
     pub(crate) fn exchanged(&self) -> (u64, u64, Option<GroupId>) {
         // ORDERING: Relaxed, all; figures of a report.
-        let [given, taken, to] =
-            [&self.given, &self.taken, &self.given_to].map(|word| word.load(Ordering::Relaxed));
-        (given, taken, (given > 0).then(|| GroupId::from_u64(to)))
+        let [given, taken, generation] =
+            [&self.given, &self.taken, &self.given_to.0].map(|word| word.load(Ordering::Relaxed));
+        let node = NodeId(self.given_to.1.load(Ordering::Relaxed));
+        (given, taken, (given > 0).then(|| GroupId::new(node, generation)))
     }
 
     /// The usage up to which the group is within its protection.
@@ -360,8 +362,10 @@ impl Part for Used {
     fn reset(&self) {
         // ORDERING: Release; pairs with the Acquire in `enter`: a thread that is late for the group before finds this one's parent.
         self.recorders.fetch_or(ONLINE, Ordering::Release);
-        for figure in [&self.largest, &self.own, &self.given, &self.taken] {
-            // ORDERING: Relaxed; published with the group.
+        // ORDERING: Relaxed, all; published with the group.
+        self.largest.store(0, Ordering::Relaxed);
+        for figure in [&self.own, &self.given, &self.taken] {
+            // ORDERING: as above.
             figure.store(0, Ordering::Relaxed);
         }
     }

@@ -16,7 +16,7 @@ use crate::reclaim::tests::Empty;
 use crate::state::config::CHUNK;
 use crate::stats::flush;
 use crate::stock::{Stock, withdraw};
-use crate::tree::node::Node;
+use crate::tree::node::{self, Node};
 use crate::tree::shared::Shared;
 use crate::{Charge, Config, Group, GroupError, Hierarchy, Maintenance, ShrinkerConfig, scope};
 
@@ -330,4 +330,81 @@ fn places_go_at_once_and_nodes_after_the_flushes_that_may_refer_to_them() {
     assert_eq!(shared.reclaim_nodes(usize::MAX, || false), 0, "a flush is under way");
     grace::synchronize(Form::Expedited);
     assert!(shared.has_limbo() && shared.reclaim_nodes(usize::MAX, || true) > 0);
+}
+
+/// Runs the test of this name alone in a process, which may then change the count of generations for all.
+fn runs_alone(test: &str) -> bool {
+    const CHILD: &str = "MEMGROUP_TEST_ALONE";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let this = std::env::current_exe().unwrap();
+    let name = format!("lifecycle::records::tests::{test}");
+    let output = std::process::Command::new(this)
+        .args([&name, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+#[test]
+fn nothing_of_a_group_finds_another_when_half_of_the_generation_came_round() {
+    if !runs_alone("nothing_of_a_group_finds_another_when_half_of_the_generation_came_round") {
+        return;
+    }
+    let hierarchy = Hierarchy::new(config(9)).unwrap();
+    let first = hierarchy.create("/first").unwrap();
+    let (weak, id, node) = (first.downgrade(), first.id(), first.node());
+    first.set_max(0).unwrap();
+    let refused = first.try_charge(1).unwrap_err();
+    std::mem::forget(scope::enter(&first));
+    assert_eq!((scope::current_id(), refused.path().as_deref()), (Some(id), Some("/first")));
+    first.remove().unwrap();
+    drop(first);
+    // The lives after which a generation of 32 bits is the same again, with and without the bit for a free node.
+    for lives in [1_u64 << 31, 1 << 32, 1 << 33, 1 << 40] {
+        node::set_generations(id.generation() + 2 * lives);
+        let next = hierarchy.create("/next").unwrap();
+        assert!(std::ptr::eq(next.node(), node), "the place is used again");
+        assert_eq!(next.id().generation(), id.generation() + 2 * lives);
+        assert_eq!(next.id().generation() as u32, id.generation() as u32);
+        let (_, bytes) = next.try_charge(100).unwrap().into_parts();
+        assert!(weak.upgrade().is_none() && hierarchy.group(id).is_none());
+        assert!(hierarchy.uncharge(id, bytes).is_err() && hierarchy.charge_from_parts(id, bytes).is_err());
+        assert_eq!((scope::current_id(), refused.path()), (None, None));
+        assert!(weak != next.downgrade() && id != next.id() && id.as_u64() != next.id().as_u64());
+        assert_eq!(GroupId::from_u128(next.id().as_u128()), next.id());
+        assert_eq!((next.usage_exact(), hierarchy.uncharge(next.id(), bytes)), (100, Ok(())));
+        next.remove().unwrap();
+    }
+}
+
+#[test]
+fn nothing_panics_after_the_last_generation() {
+    if !runs_alone("nothing_panics_after_the_last_generation") {
+        return;
+    }
+    let hierarchy = Hierarchy::new(config(10)).unwrap();
+    node::set_generations(u64::MAX - 4);
+    let mut ended = Vec::new();
+    for generation in [u64::MAX - 4, u64::MAX - 2, u64::MAX, 1, 3] {
+        let group = hierarchy.create("/group").unwrap();
+        assert_eq!((group.id().generation(), group.node().has_group()), (generation, true));
+        assert!(ended.iter().all(|weak: &crate::WeakGroup| weak.upgrade().is_none()));
+        assert_eq!(group.downgrade().upgrade().as_ref(), Some(&group));
+        assert_eq!(GroupId::from_u128(group.id().as_u128()), group.id());
+        ended.push(group.downgrade());
+        let (node, charge) = (group.node(), group.try_charge(10).unwrap());
+        group.remove().unwrap();
+        drop(group);
+        drop(charge);
+        assert!(!node.has_group());
+    }
+    remove(create(&hierarchy, 3 * CHUNK));
+    maintain(&hierarchy);
+    remove(create(&hierarchy, 3 * CHUNK));
 }

@@ -193,7 +193,7 @@ impl<'n> Meter<'n> {
     pub(crate) fn end_own(
         &self,
         level: &'static Node,
-        generation: u32,
+        generation: u64,
         now: u64,
         worker: Option<&'static Record>,
     ) -> bool {

@@ -17,7 +17,7 @@
 
 use std::cell::Cell;
 
-use memgroup_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::{AtomicRef, CachePadded};
 
 use crate::observe::pressure::stall;
@@ -32,7 +32,7 @@ const RECORDS_COUNT: usize = 2;
 #[repr(align(128))]
 pub(crate) struct Record {
     node: AtomicRef<Node>,
-    generation: AtomicU32,
+    generation: AtomicU64,
     stalled: AtomicBool,
     taken: AtomicBool,
 }
@@ -92,7 +92,7 @@ impl Record {
     const fn new() -> Record {
         Record {
             node: AtomicRef::none(),
-            generation: AtomicU32::new(0),
+            generation: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             taken: AtomicBool::new(false),
         }
@@ -102,7 +102,7 @@ impl Record {
     fn new() -> Record {
         Record {
             node: AtomicRef::none(),
-            generation: AtomicU32::new(0),
+            generation: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             taken: AtomicBool::new(false),
         }
@@ -116,7 +116,7 @@ impl Record {
 
     /// Publishes the scope of the record's thread: `node`, of this generation.
     #[inline(always)]
-    pub(crate) fn put(&self, node: Option<&'static Node>, generation: u32) {
+    pub(crate) fn put(&self, node: Option<&'static Node>, generation: u64) {
         // ORDERING: Relaxed; published by the store below.
         self.generation.store(generation, Ordering::Relaxed);
         // ORDERING: Release; pairs with the Acquire in `scope`: a thread that reads the node reads this generation, or a later one.
@@ -221,7 +221,7 @@ pub(crate) fn unwatch() {
 
 /// Publishes that the scope of this thread changes from `before` to `after`.
 #[inline(always)]
-pub(crate) fn publish(before: Option<&'static Node>, after: Option<&'static Node>, generation: u32) {
+pub(crate) fn publish(before: Option<&'static Node>, after: Option<&'static Node>, generation: u64) {
     let Some(record) = OWN.get() else { return publish_first(after, generation) };
     record.put(after, generation);
     if is_watched() {
@@ -232,7 +232,7 @@ pub(crate) fn publish(before: Option<&'static Node>, after: Option<&'static Node
 /// Publishes the thread's first scope.
 #[cold]
 #[inline(never)]
-fn publish_first(after: Option<&'static Node>, generation: u32) {
+fn publish_first(after: Option<&'static Node>, generation: u64) {
     let record = claim().unwrap_or(&UNREAD);
     // Set first: registering the destructor may allocate, and the allocator may enter a scope.
     OWN.set(Some(record));

@@ -29,7 +29,7 @@ use crate::tree::node::Node;
 #[derive(Clone, Copy)]
 struct Current {
     node: Option<&'static Node>,
-    generation: u32,
+    generation: u64,
     guards: u32,
     lasts: bool,
 }
@@ -238,7 +238,7 @@ pub(crate) fn begin_at(node: &'static Node, record: Option<&'static Record>) {
 }
 
 /// Ends the stall of the thread of `record` in `node`.
-pub(crate) fn end_at(node: &'static Node, generation: u32, record: Option<&'static Record>) {
+pub(crate) fn end_at(node: &'static Node, generation: u64, record: Option<&'static Record>) {
     if let Some(record) = record {
         record.set_stalled(false);
     }
