@@ -340,3 +340,49 @@ fn loses_nothing_while_four_threads_hammer_it() {
     drop(caches);
     assert_eq!(parent.usage_exact(), 0);
 }
+
+/// Two caches below a limit for one and a half: the second one has entries of the first evicted. Then entries are replaced and read.
+fn sweep_scenario(idle: &Bytes, busy: &Bytes) -> Result<(), String> {
+    let insert = |cache: &Bytes, key: u64| match cache.insert(key, vec![key as u8; VALUE]) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            assert!(matches!(error.reason(), NotCachedReason::Charge(_)), "{error}");
+            let text = error.to_string();
+            assert_eq!(error.into_value(), vec![key as u8; VALUE], "the value comes back");
+            assert!(cache.get(&key).is_none(), "nothing is left under the key");
+            Err(text)
+        }
+    };
+    (0..40).try_for_each(|key| insert(idle, key))?;
+    (0..40).try_for_each(|key| insert(busy, key))?;
+    (0..10).try_for_each(|key| insert(busy, key))?;
+    let found = busy.get_or_insert_with(100, |_| vec![100; VALUE]).map(|entry| entry.len());
+    found.map(|length| assert_eq!(length, VALUE)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn sweep_insertions() {
+    xtask::sweep::sweep("insertions", |run| {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let parent = hierarchy.create("/tenants").unwrap();
+        parent.set_max(60 * BYTES).unwrap();
+        let make = |name| {
+            let group = parent.create(name).unwrap();
+            let settings = config(MIB).entries(100).settle(std::time::Duration::ZERO);
+            TenantCache::new(&group, settings, WEIGH).unwrap()
+        };
+        let (idle, busy) = (make("idle"), make("busy"));
+        let injection = hierarchy.root().inject_failures_at(run.refused());
+        let outcome = sweep_scenario(&idle, &busy);
+        let charges = injection.drawn();
+        assert_eq!(outcome.is_err(), run.refuses_any_of(charges), "{outcome:?} after {charges} charges");
+        drop(injection);
+        for cache in [&idle, &busy] {
+            assert_charged(cache.group(), cache);
+        }
+        assert_eq!(sweep_scenario(&idle, &busy), Ok(()));
+        drop((idle, busy));
+        assert_eq!(hierarchy.root().usage_exact(), 0);
+        charges
+    });
+}
