@@ -324,6 +324,13 @@ impl Mark {
         self.word(row).is_some_and(|word| self.is_set_in(word))
     }
 
+    /// The rows before `end` in which the number is marked.
+    #[inline]
+    pub fn marked_rows(self, end: usize) -> impl Iterator<Item = usize> {
+        let leaves = self.rows[..end.min(self.rows.len())].iter().enumerate();
+        leaves.filter(move |(_, leaves)| is_set_in(leaves.word(self.number), self.number)).map(|(row, _)| row)
+    }
+
     /// Marks the number in `row`. It never waits and allocates nothing.
     ///
     /// # Panics

@@ -57,6 +57,10 @@ fn delivers_each_marked_number_once_with_its_rows() {
                 mark.set(row);
                 assert!(mark.is_set(row) && !mark.is_clean());
             }
+            for end in [0, 64, 300, 1000] {
+                let before = own.iter().copied().filter(|&row| row < end);
+                assert!(marks.of(number).marked_rows(end).eq(before), "{number} before {end}");
+            }
             expected.push((number, own));
         }
         assert!(!marks.is_clean());

@@ -204,6 +204,10 @@ pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut Char
         queues.leave_untold();
         return done;
     }
+    if !queues.has_untold() {
+        // Mostly; the room for wakers costs more than the rest.
+        return done;
+    }
     let wakers = queues.take_wakers();
     if mutation::active(Mutation::WakersAreCalledUnderTheLock) {
         wakers.call();

@@ -112,25 +112,29 @@ fn try_move_within(node: &'static Node, updates: &'static UpdateTree) -> bool {
     entries().for_each(|entry| move_entry(entry, node, copy.as_deref_mut()));
     // After all entries were moved, because the subsystems share the marks.
     for entry in entries() {
-        (0..=entry.store().misses_row()).for_each(|row| entry.mark().clear(row));
+        marked_rows(entry).for_each(|row| entry.mark().clear(row));
     }
     true
 }
 
 fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
-    (0..=entry.store().misses_row()).filter(|&row| entry.mark().is_set(row))
+    entry.mark().marked_rows(entry.store().misses_row() + 1)
 }
 
 /// Prefetches lines of a group that may have been idle for long, so that they are fetched together.
 fn prefetch(entry: &'static StatEntry) {
     const ROWS: usize = 2;
-    let slots = marked_rows(entry).filter(|&row| row < entry.store().base_row());
+    let slots = entry.mark().marked_rows(entry.store().base_row());
     entry.prefetch(&grace::enter(), slots.take(ROWS));
 }
 
 fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&mut TreeCopy>) {
     let section = grace::enter();
     let Some(flushed) = entry.find_flushed() else { return };
+    if marked_rows(entry).next().is_none() {
+        // Nothing was added since the last flush, which has brought the rest up.
+        return flushed.reset();
+    }
     let above = std::iter::successors(node.parent(), |level| level.parent());
     let above = above.filter_map(|level| Some((level, level.find_entry(entry.store().number)?)));
     // On their way the values are the parent's pending ones (`flushed` I2): the group's own words may never have been written to.

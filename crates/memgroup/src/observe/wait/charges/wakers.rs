@@ -8,10 +8,15 @@ use crate::observe::wait::party::Wakers;
 
 /// Tasks that are untold.
 impl ChargeQueue {
+    /// Whether there are any.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.untold.0 != NONE
+    }
+
     /// Takes the wakers of tasks that are untold. Where there are more, a reclaimer is to take them.
     pub(crate) fn take_wakers(&mut self) -> Wakers {
         let mut wakers = Wakers::new();
-        while self.untold.0 != NONE && !wakers.is_full() {
+        while self.has_untold() && !wakers.is_full() {
             let place = self.untold.0;
             self.take_untold(place);
             wakers.push(std::mem::replace(&mut self.entry_mut(place).party, Party::told()));
@@ -35,7 +40,7 @@ impl ChargeQueue {
 
     /// Has a reclaimer tell the tasks that are untold: the caller may call no user code.
     pub(crate) fn leave_untold(&mut self) {
-        if self.untold.0 != NONE {
+        if self.has_untold() {
             self.notify_reclaimer();
         }
     }
