@@ -124,8 +124,8 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
     // The charge of the block, taken up while its size changes; `into_parts` puts it back.
     let mut charge = account.hierarchy.charge_of_node(header.owner, header.charged_bytes());
     let grown_bytes = u64::from(size.saturating_sub(header.size));
-    // A removed group refuses even zero bytes, but its blocks may shrink.
-    let grown = if grown_bytes > 0 { charge.try_grow(grown_bytes) } else { Ok(()) };
+    // Growing by nothing succeeds, so a block may shrink whose group was removed.
+    let grown = charge.try_grow(grown_bytes);
     let resized = grown.map_err(AllocationError::Refused).and_then(|()| {
         // SAFETY: as above, and SQLite lets no other thread use a block that it resizes.
         unsafe { block::resize(block, size) }.ok_or_else(|| {
