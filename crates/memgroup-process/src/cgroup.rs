@@ -15,7 +15,7 @@ use procfs_core::ProcessCGroups;
 use procfs_core::process::{MountInfo, MountInfos};
 
 use crate::error::ProcessError;
-use crate::files::{self, Files};
+use crate::files::{self, Files, Kept};
 
 /// Version 1 has no word for "no limit", but the largest number of whole pages.
 const UNLIMITED_V1: u64 = 1 << 62;
@@ -79,22 +79,43 @@ impl Cgroup {
         Ok(least)
     }
 
-    /// Bytes that the cgroup in `level` uses, without those of files that the kernel takes back first.
-    pub(crate) fn used(&self, level: &Path) -> Result<u64, ProcessError> {
-        let current = files::number(&level.join(self.names.current))?.unwrap_or(0);
-        let path = level.join("memory.stat");
-        let stat = files::text(&path)?;
-        let lines = stat.lines().filter_map(|line| line.split_once(' '));
-        let line = lines.into_iter().find(|(name, _)| *name == self.names.inactive_file);
+    /// The files with the figures of the cgroup in `level`.
+    pub(crate) fn figures(&self, level: &Path) -> Figures {
+        Figures {
+            names: self.names,
+            current: Kept::at(level.join(self.names.current)),
+            stat: Kept::at(level.join("memory.stat")),
+            pressure: Kept::at(level.join("memory.pressure")),
+        }
+    }
+}
+
+/// Files of a cgroup that each check reads.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    names: &'static Names,
+    current: Kept,
+    stat: Kept,
+    pressure: Kept,
+}
+
+impl Figures {
+    /// Bytes that the cgroup uses, without those of files that the kernel takes back first.
+    pub(crate) fn used(&mut self) -> Result<u64, ProcessError> {
+        let (path, text) = self.current.text()?;
+        let current = files::parse_number(path, text)?.unwrap_or(0);
+        let (path, stat) = self.stat.text()?;
+        let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
+        let line = lines.find(|(name, _)| *name == self.names.inactive_file);
         let inactive = line.map_or(Ok(0), |(_, bytes)| bytes.trim().parse());
-        let inactive: u64 = inactive.map_err(|why| files::unreadable(&path, why))?;
+        let inactive: u64 = inactive.map_err(|why| files::malformed(path, why))?;
         Ok(current.saturating_sub(inactive))
     }
 
-    /// The share of the last ten seconds, in percent, in which a thread of the cgroup in `level` waited for memory. `None` where the kernel does not
-    /// tell: in version 1, and without its option for pressure.
-    pub(crate) fn pressure(&self, level: &Path) -> Option<f32> {
-        let text = files::text(&level.join("memory.pressure")).ok()?;
+    /// The share of the last ten seconds, in percent, in which a thread of the cgroup waited for memory. `None` where the kernel does not tell: in
+    /// version 1, and without its option for pressure.
+    pub(crate) fn pressure(&mut self) -> Option<f32> {
+        let (_, text) = self.pressure.text().ok()?;
         let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
         some.split(' ')
             .find_map(|figure| figure.strip_prefix("avg10="))?
@@ -162,7 +183,10 @@ mod tests {
         system.write("sys/fs/cgroup/pod/app/memory.pressure", pressure);
         let cgroup = system.cgroup().unwrap().unwrap();
         let (_, level) = cgroup.limit().unwrap().unwrap();
-        assert_eq!((cgroup.used(level).unwrap(), cgroup.pressure(level)), (1100, Some(12.5)));
+        let mut figures = cgroup.figures(level);
+        assert_eq!((figures.used().unwrap(), figures.pressure()), (1100, Some(12.5)));
+        system.write("sys/fs/cgroup/pod/app/memory.current", "17\n");
+        assert_eq!(figures.used().unwrap(), 0, "a file that is open is read anew");
     }
 
     #[test]
@@ -177,7 +201,8 @@ mod tests {
         system.write(&format!("{memory}/memory.stat"), "inactive_file 1\ntotal_inactive_file 1000\n");
         let cgroup = system.cgroup().unwrap().unwrap();
         let (_, level) = cgroup.limit().unwrap().unwrap();
-        assert_eq!((cgroup.used(level).unwrap(), cgroup.pressure(level)), (3000, None));
+        let mut figures = cgroup.figures(level);
+        assert_eq!((figures.used().unwrap(), figures.pressure()), (3000, None));
     }
 
     #[test]
@@ -229,8 +254,9 @@ mod tests {
                 Ok(Some(cgroup)) => {
                     let level = system.0.path().join("sys/fs/cgroup/pod");
                     _ = cgroup.limit().map_err(is_named);
-                    _ = cgroup.used(&level).map_err(is_named);
-                    assert!(cgroup.pressure(&level).is_none_or(|percent| percent == 12.5
+                    let mut figures = cgroup.figures(&level);
+                    _ = figures.used().map_err(is_named);
+                    assert!(figures.pressure().is_none_or(|percent| percent == 12.5
                         || *name == "memory.pressure" && (0.0..=100.0).contains(&percent)));
                 }
                 Ok(None) => assert!(name.starts_with("proc"), "{name} has no part in where the group lies"),

@@ -15,6 +15,8 @@ pub enum ProcessError {
         path: PathBuf,
         /// The system's error, or that of the parser.
         why: String,
+        /// The number of the system's error; `None` for the parser's.
+        code: Option<i32>,
     },
     /// The margin leaves nothing of the process's limit.
     #[error(
@@ -35,4 +37,17 @@ pub enum ProcessError {
     /// The statistics of the watcher could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+}
+
+impl ProcessError {
+    /// Returns whether the error may be gone a moment later without a change of the program: the process or the system has no free
+    /// descriptor or no memory, or a signal came between.
+    ///
+    /// [`Watcher::run_while`](crate::Watcher::run_while) goes on after such an error.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        const PASSING: [i32; 6] =
+            [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR, libc::EAGAIN, libc::EBUSY];
+        matches!(self, ProcessError::Unreadable { code: Some(code), .. } if PASSING.contains(code))
+    }
 }

@@ -4,6 +4,7 @@ mod cgroup;
 mod error;
 mod files;
 mod limit;
+mod meter;
 mod system;
 mod watcher;
 

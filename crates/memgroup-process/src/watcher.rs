@@ -1,29 +1,33 @@
 //! Watcher: compares the charged bytes with those that the process uses, and lowers the root's limit while they do not fit together.
 //!
 //! ```text
-//!   used    ───────────── limit ──────────────────────────────────────────────
-//!            ▲ above 15/16:  purge the allocator; lower the root's max by the excess; have caches give back as much
-//!           15/16
-//!              between: nothing
-//!           7/8
-//!            ▼ below, eight checks in a row:  raise the root's max by half of the room, up to the user's
+//!   limit ──────────────────────────────────────────────────────────────────────
+//!   15/16    used is above, or would be if groups charged up to the root's max:
+//!              purge the allocator; what then is not charged is the margin that the root's max leaves
+//!            used is above: caches give back the excess, too
+//!   7/8
+//!            used is below for eight checks: the root's max rises by half of the room, up to the user's and to 15/16 less the margin
 //! ```
 //!
 //! - I1. The root's limit is never raised above the one that the user set. A limit that the user sets meanwhile is the new one.
-//! - I2. The lowered limit is the charged bytes less the excess. So further checks of the same excess do not lower it again.
+//! - I2. The lowered limit is 15/16 of the process's limit less the bytes that are used and not charged. So charges alone never carry the process
+//!   above its limit, and further checks of the same state do not lower it again.
+//! - B1. Bytes that are not charged may grow by a 64th of the limit before the root's limit follows. It would change with each check otherwise.
+//! - B2. Between two checks of [`Watcher::run_while`] the process may use [`FILL`] bytes a second more for each processor: the next check comes
+//!   before they could fill the room that is left. A process that grows faster, or whose watcher does not run, is above its limit for
+//!   longer.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use memgroup::{Group, Hierarchy, Stat, StatKey, Statistics, Subsystem};
-use procfs_core::MemoryPressure;
-use procfs_core::process::StatM;
 
-use crate::cgroup::Cgroup;
 use crate::error::ProcessError;
 use crate::files::Files;
-use crate::limit::{LimitSource, ProcessLimit, apply};
+use crate::limit::{ProcessLimit, apply};
+use crate::meter::Meter;
 use crate::system;
 
 /// The part of the limit above which the process uses too much, in sixteenths; and that below which the root's limit rises again.
@@ -33,6 +37,18 @@ const WHOLE: u64 = 16;
 
 /// Checks below the lower mark, one after the other, before the root's limit rises.
 const CALM_CHECKS: u32 = 8;
+
+/// The part of the limit by which bytes that are not charged grow before they are purged, or the root's limit follows (B1): one over this.
+const STEP_PART: u64 = 64;
+
+/// The time after which the allocator is purged again although nothing shows that it keeps more than before.
+const PURGE: Duration = Duration::from_secs(1);
+
+/// Bytes a second that a processor can fill with new memory, at most (B2). The kernel clears each page first.
+const FILL: u64 = 4 << 30;
+
+/// The least time between two checks.
+const LEAST: Duration = Duration::from_millis(1);
 
 /// The root's limit is not lowered below one over this of the process's.
 const FLOOR_PART: u64 = 16;
@@ -79,7 +95,7 @@ pub enum Action {
 }
 
 /// The figures and the actions of a check. All figures are in bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Check {
     /// Memory that the process uses: of its cgroup the bytes that the kernel cannot take back at once, or else its resident memory.
@@ -94,16 +110,23 @@ pub struct Check {
     pub reclaimed: u64,
     /// The change of the root's limit.
     pub action: Action,
+    /// The time within which the next check should come: before the processors could fill the room that is left. At least a millisecond.
+    pub next_within: Duration,
+    /// The error because of which [`run_while`](Watcher::run_while) could not check this time. The figures are those of the last check then, and
+    /// nothing was done. `None` otherwise.
+    pub error: Option<String>,
 }
 
 /// Holds the root's limit of a hierarchy against the memory that the process really uses.
 ///
 /// Charges are promises of the program. Code, stacks, libraries that charge nothing and an allocator that keeps freed memory take memory too. When
-/// the process comes near its limit, a check purges the allocator, lowers the root's limit by the excess, and has caches give back as much. When
-/// the process uses less again, the limit rises step by step.
+/// that memory and the root's limit together come near the process's limit, a check purges the allocator, and lowers the root's limit by
+/// what stays. When the process itself comes near its limit, caches give back the excess. When the process uses less again, the limit
+/// rises step by step.
 ///
-/// The user calls [`check`](Watcher::check) on a thread or a task, about ten times a second; [`run_while`](Watcher::run_while) is such a loop. Its
-/// actions are among the statistics of the root, and so in each snapshot:
+/// The user calls [`check`](Watcher::check) on a thread or a task, about ten times a second and sooner where the last check says so
+/// ([`Check::next_within`]); [`run_while`](Watcher::run_while) is such a loop. The first check also has glibc give large blocks back when they are
+/// freed, unless [`leave_malloc`](Watcher::leave_malloc) was called. Its actions are among the statistics of the root, and so in each snapshot:
 ///
 /// | `process` | is |
 /// |---|---|
@@ -130,9 +153,8 @@ pub struct Check {
 pub struct Watcher {
     root: Group,
     statistics: Statistics,
-    files: Files,
-    cgroup: Option<(Cgroup, PathBuf)>,
-    page: u64,
+    meter: Meter,
+    processors: usize,
     limit: u64,
     /// The limit that the user set.
     most: u64,
@@ -140,6 +162,13 @@ pub struct Watcher {
     current: u64,
     calm: u32,
     purge: Box<dyn FnMut() + Send>,
+    /// The bytes that are not charged and that no purge gives back, as far as known.
+    unpurged: u64,
+    /// The time of the last purge.
+    purged: Option<Instant>,
+    /// Whether the allocator of the C library is to give large blocks back; not yet done.
+    tunes_malloc: bool,
+    last: Check,
     /// The gauges as reported.
     reported: [u64; 2],
 }
@@ -150,25 +179,33 @@ impl Watcher {
     /// # Errors
     /// The files of the system cannot be read, the root is not accounted, or the statistics cannot be registered (`Hierarchy::register`).
     pub fn new(hierarchy: &Hierarchy, limit: ProcessLimit) -> Result<Watcher, ProcessError> {
-        Watcher::new_below(Files::of_system(), hierarchy, limit)
+        Watcher::new_below(&Files::of_system(), hierarchy, limit)
     }
 
-    fn new_below(files: Files, hierarchy: &Hierarchy, limit: ProcessLimit) -> Result<Watcher, ProcessError> {
-        let cgroup = match &limit.source {
-            LimitSource::Cgroup(level) => Cgroup::of_process(&files)?.map(|cgroup| (cgroup, level.clone())),
-            LimitSource::Machine | LimitSource::Program => None,
-        };
+    fn new_below(files: &Files, hierarchy: &Hierarchy, limit: ProcessLimit) -> Result<Watcher, ProcessError> {
+        let mut meter = Meter::new(files, &limit.source)?;
+        let used = meter.used()?;
         let (root, bytes) = (hierarchy.root(), limit.bytes);
         let most = match root.max() {
             Some(max) if hierarchy.config().accounts_root() => max,
             _ => apply(hierarchy, limit, None)?.max,
         };
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let last = Check {
+            used,
+            charged: root.usage(),
+            pressure: None,
+            purged: None,
+            reclaimed: 0,
+            action: Action::None,
+            next_within: next_within(bytes.saturating_sub(used), processors),
+            error: None,
+        };
         let mut watcher = Watcher {
             root,
             statistics: hierarchy.register(SUBSYSTEM)?,
-            files,
-            cgroup,
-            page: system::page_bytes(),
+            meter,
+            processors,
             limit: bytes,
             most,
             current: most,
@@ -176,9 +213,12 @@ impl Watcher {
             purge: Box::new(|| {
                 system::trim_malloc();
             }),
+            unpurged: 0,
+            purged: None,
+            tunes_malloc: true,
+            last,
             reported: [0; 2],
         };
-        watcher.used()?;
         watcher.report(0, 0);
         Ok(watcher)
     }
@@ -192,55 +232,108 @@ impl Watcher {
         self
     }
 
-    /// Compares, and acts. It reads up to five small files, and takes some tens of microseconds while the process is within its limit. Otherwise it
-    /// runs the purge, and calls shrinkers for up to 200 ms.
+    /// Leaves the settings of the C library's allocator as they are.
+    ///
+    /// Without this call, the first check has glibc give each block back to the system when it is freed, if it is larger than a 65,536th
+    /// of the process's limit and than 128 KiB (`mallopt` of `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`). The setting stays for the life of the process. A
+    /// program that sets `MALLOC_MMAP_THRESHOLD_` or `GLIBC_TUNABLES` in its environment keeps its own in any case. glibc keeps up to 32 MiB of each
+    /// size otherwise, in up to eight arenas a processor: often more than the margin that is left for it. A program that makes and drops
+    /// large blocks in quick succession is slower with the setting, because the kernel clears their pages anew.
+    #[must_use]
+    pub fn leave_malloc(mut self) -> Watcher {
+        self.tunes_malloc = false;
+        self
+    }
+
+    /// Compares, and acts. It reads up to three small files that stay open, and takes some tens of microseconds while the process is within its
+    /// limit. Otherwise it runs the purge, and calls shrinkers for up to 200 ms.
     ///
     /// # Errors
-    /// A file of the system cannot be read, or no longer has its form. Nothing is changed then.
+    /// A file of the system cannot be read, or no longer has its form. Nothing is changed then. See [`ProcessError::is_passing`].
     pub fn check(&mut self) -> Result<Check, ProcessError> {
+        self.check_as(true)
+    }
+
+    /// A check; `is_regular` if it counts for the time in which the process was calm.
+    fn check_as(&mut self, is_regular: bool) -> Result<Check, ProcessError> {
+        if std::mem::take(&mut self.tunes_malloc) {
+            system::return_large_blocks(self.limit);
+        }
         self.adopt_limit();
-        let (mut used, pressure) = (self.used()?, self.pressure());
-        let charged = self.root.usage();
+        let (mut used, mut charged) = (self.meter.used()?, self.root.usage());
+        let pressure = self.meter.pressure();
         let [upper, lower] = [UPPER, LOWER].map(|part| self.limit / WHOLE * part);
+        let step = self.limit / STEP_PART;
         let is_pressed = pressure.is_some_and(|pressure| pressure >= PRESSED);
         let (mut purged, mut reclaimed, mut action) = (None, 0, Action::None);
-        if used > upper || is_pressed {
+        let is_tight = |uncharged: u64, current: u64| uncharged > upper.saturating_sub(current) + step;
+        let mut uncharged = used.saturating_sub(charged);
+        self.unpurged = self.unpurged.min(uncharged);
+        if used > upper || is_pressed || is_tight(uncharged, self.current) {
             self.calm = 0;
-            let freed = self.purge(used)?;
-            used -= freed;
-            purged = Some(freed);
-            let least = if is_pressed { self.limit / PRESSED_PART } else { 0 };
-            let excess = used.saturating_sub(upper).max(least);
-            if used > upper {
-                action = self.lower(charged.saturating_sub(excess))?;
+            if uncharged >= self.unpurged + step || self.purged.is_none_or(|at| at.elapsed() >= PURGE) {
+                let freed = self.purge(used)?;
+                (used, charged) = (used - freed, self.root.usage());
+                uncharged = used.saturating_sub(charged);
+                (self.unpurged, self.purged) = (uncharged, Some(Instant::now()));
+                purged = Some(freed);
             }
-            reclaimed = self.reclaim(excess);
+            if used > upper || is_tight(uncharged, self.current) {
+                action = self.lower(upper.saturating_sub(uncharged))?;
+            }
+            let least = if is_pressed { self.limit / PRESSED_PART } else { 0 };
+            reclaimed = self.reclaim(used.saturating_sub(upper).max(least));
         } else if used < lower && self.current < self.most {
-            self.calm += 1;
+            self.calm += u32::from(is_regular);
             if self.calm >= CALM_CHECKS {
                 self.calm = 0;
-                action = self.raise(self.current.max(charged) + (lower - used) / 2)?;
+                let half = self.current.max(charged) + (lower - used) / 2;
+                action = self.raise(half.min(upper.saturating_sub(uncharged)))?;
             }
         } else {
             self.calm = 0;
         }
         self.report(used, charged);
-        Ok(Check { used, charged, pressure, purged, reclaimed, action })
+        let next_within = next_within(self.limit.saturating_sub(used), self.processors);
+        self.last = Check { used, charged, pressure, purged, reclaimed, action, next_within, error: None };
+        Ok(self.last.clone())
     }
 
-    /// Checks every `interval` on this thread while `goes_on` returns `true`, which is asked after each check. The first error ends it.
+    /// Checks on this thread while `goes_on` returns `true`, which is asked after each check. A check comes `interval` after the one before,
+    /// and sooner where the process could fill the room that is left before that ([`Check::next_within`]).
+    ///
+    /// A check that fails for a [passing](ProcessError::is_passing) reason is tried again. `goes_on` gets the figures of the last check then, with
+    /// the [`error`](Check::error). Any other error ends the loop, and nothing holds the limit from then on: the caller has to handle it.
     ///
     /// # Errors
-    /// As [`check`](Watcher::check).
+    /// As [`check`](Watcher::check), if the error is not passing.
     pub fn run_while(
         &mut self,
         interval: Duration,
         mut goes_on: impl FnMut(&Check) -> bool,
     ) -> Result<(), ProcessError> {
-        while goes_on(&self.check()?) {
-            std::thread::sleep(interval);
+        let mut regular: Option<Instant> = None;
+        loop {
+            let begun = Instant::now();
+            let is_regular = regular.is_none_or(|at| begun.duration_since(at) >= interval);
+            if is_regular {
+                regular = Some(begun);
+            }
+            let check = match self.check_as(is_regular) {
+                Ok(check) => check,
+                Err(error) if error.is_passing() => {
+                    let action = Action::None;
+                    let error = Some(error.to_string());
+                    Check { purged: None, reclaimed: 0, action, error, ..self.last.clone() }
+                }
+                Err(error) => return Err(error),
+            };
+            if !goes_on(&check) {
+                return Ok(());
+            }
+            // A check that has much to do leaves half of the time to others.
+            thread::sleep(check.next_within.max(begun.elapsed()).min(interval));
         }
-        Ok(())
     }
 
     /// A limit that the user set since the last check is the one up to which the root's may rise (I1).
@@ -251,24 +344,10 @@ impl Watcher {
         }
     }
 
-    fn used(&self) -> Result<u64, ProcessError> {
-        match &self.cgroup {
-            Some((cgroup, level)) => cgroup.used(level),
-            None => Ok(self.files.parse::<StatM>("/proc/self/statm")?.resident * self.page),
-        }
-    }
-
-    fn pressure(&self) -> Option<f32> {
-        match &self.cgroup {
-            Some((cgroup, level)) => cgroup.pressure(level),
-            None => Some(self.files.parse::<MemoryPressure>("/proc/pressure/memory").ok()?.some.avg10),
-        }
-    }
-
     /// Purges the allocator. Returns how much less than `used` is used then.
     fn purge(&mut self, used: u64) -> Result<u64, ProcessError> {
         (self.purge)();
-        let freed = used.saturating_sub(self.used()?);
+        let freed = used.saturating_sub(self.meter.used()?);
         self.add(PURGES, 1);
         self.add(PURGED, freed);
         Ok(freed)
@@ -286,6 +365,9 @@ impl Watcher {
 
     fn raise(&mut self, max: u64) -> Result<Action, ProcessError> {
         let max = max.min(self.most);
+        if max <= self.current {
+            return Ok(Action::None);
+        }
         self.set_max(max)?;
         self.add(RAISED, 1);
         Ok(Action::Raised(max))
@@ -299,6 +381,9 @@ impl Watcher {
 
     /// Has caches give back, and the allocator give to the system that memory.
     fn reclaim(&mut self, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
         let before = self.root.usage();
         self.root.reclaim(bytes, Instant::now() + RECLAIM);
         let freed = before.saturating_sub(self.root.usage());
@@ -321,6 +406,12 @@ impl Watcher {
     fn add(&self, key: StatKey, number: u64) {
         self.statistics.add(&self.root, key, number as i64);
     }
+}
+
+/// The time in which `processors` cannot fill `room` bytes (B2).
+fn next_within(room: u64, processors: usize) -> Duration {
+    let seconds = room as f64 / (FILL as f64 * processors as f64);
+    Duration::from_secs_f64(seconds).max(LEAST)
 }
 
 impl Drop for Watcher {

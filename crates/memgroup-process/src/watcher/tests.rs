@@ -1,10 +1,12 @@
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use memgroup::{
     Ask, Charge, Config, Count, Freshness, GroupShrinker, Hierarchy, Reach, Scan, Shrinker, ShrinkerConfig,
 };
 
-use super::{Action, SUBSYSTEM, Watcher};
+use super::{Action, SUBSYSTEM, Watcher, next_within};
+use crate::error::ProcessError;
 use crate::files::Files;
 use crate::limit::{LimitSource, ProcessLimit};
 
@@ -42,11 +44,14 @@ impl Process {
     }
 
     fn watcher(&self) -> Watcher {
+        self.watcher_of_files().unwrap()
+    }
+
+    fn watcher_of_files(&self) -> Result<Watcher, ProcessError> {
         let level = self.directory.path().join("sys/fs/cgroup/app");
         let limit = ProcessLimit { bytes: 1600 * MIB, source: LimitSource::Cgroup(level) };
-        let watcher =
-            Watcher::new_below(Files::below(self.directory.path()), &self.hierarchy, limit).unwrap();
-        watcher.with_purge(|| {})
+        let watcher = Watcher::new_below(&Files::below(self.directory.path()), &self.hierarchy, limit)?;
+        Ok(watcher.with_purge(|| {}).leave_malloc())
     }
 
     fn max(&self) -> u64 {
@@ -92,9 +97,13 @@ fn lowers_the_limit_and_asks_caches_by_the_excess_and_raises_it_when_calm() {
     let mut watcher = process.watcher();
     assert_eq!(process.max(), 1400);
     let (_cache, _registered) = Cache::new(&process.hierarchy, 1000);
-    process.uses(400 * MIB);
+    process.uses(100 * MIB);
     let check = watcher.check().unwrap();
     assert_eq!((check.action, check.purged, check.charged), (Action::None, None, 1000 * MIB));
+    // 1400 are used. Charges up to 1400 would make them 1800.
+    process.uses(400 * MIB);
+    let check = watcher.check().unwrap();
+    assert_eq!((check.action, check.purged, check.reclaimed), (Action::Lowered(1100 * MIB), Some(0), 0));
     assert_eq!(
         (process.statistic("used"), process.statistic("uncharged")),
         ((1400 * MIB) as i64, (400 * MIB) as i64)
@@ -116,7 +125,7 @@ fn lowers_the_limit_and_asks_caches_by_the_excess_and_raises_it_when_calm() {
         watcher.check().unwrap();
     }
     assert_eq!(process.max(), 1400, "never above the limit that was set");
-    assert_eq!(process.statistic("lowered"), 1);
+    assert_eq!(process.statistic("lowered"), 2);
     assert_eq!(process.statistic("reclaimed"), (200 * MIB) as i64);
     drop(watcher);
     assert_eq!((process.statistic("used"), process.statistic("uncharged")), (0, 0));
@@ -143,11 +152,57 @@ fn purging_the_allocator_may_be_all_that_is_needed() {
     let process = Process::new();
     let path = process.directory.path().join("sys/fs/cgroup/app/memory.current");
     process.uses(1590 * MIB);
-    let purge = move || std::fs::write(&path, (1400 * MIB).to_string()).unwrap();
+    let purge = move || std::fs::write(&path, (100 * MIB).to_string()).unwrap();
     let mut watcher = process.watcher().with_purge(purge);
     let check = watcher.check().unwrap();
-    assert_eq!((check.action, check.purged, check.used), (Action::None, Some(190 * MIB), 1400 * MIB));
-    assert_eq!((process.statistic("purges"), process.statistic("purged")), (1, (190 * MIB) as i64));
+    assert_eq!((check.action, check.purged, check.used), (Action::None, Some(1490 * MIB), 100 * MIB));
+    assert_eq!((process.statistic("purges"), process.statistic("purged")), (1, (1490 * MIB) as i64));
+}
+
+#[test]
+fn an_allocator_that_gives_nothing_back_is_purged_again_when_it_keeps_more() {
+    let process = Process::new();
+    let mut watcher = process.watcher();
+    let mut purges = |uncharged: u64| {
+        process.uses(uncharged * MIB);
+        let check = watcher.check().unwrap();
+        (check.purged.is_some(), check.action)
+    };
+    assert_eq!(purges(125), (false, Action::None), "100 are the margin, and 25 a 64th of the limit");
+    assert_eq!(purges(126), (true, Action::Lowered(1374 * MIB)));
+    assert_eq!(purges(150), (false, Action::None));
+    assert_eq!(purges(152), (true, Action::Lowered(1348 * MIB)));
+    assert_eq!(purges(1600), (true, Action::Lowered(100 * MIB)));
+    assert_eq!(purges(1600), (false, Action::None));
+}
+
+#[test]
+fn the_next_check_comes_before_the_processors_can_fill_the_room() {
+    let (gib, ms) = (1 << 30, Duration::from_millis);
+    assert_eq!(next_within(4 * gib, 1), ms(1000));
+    assert_eq!(next_within(4 * gib, 100), ms(10));
+    assert_eq!(next_within(100, 1), ms(1));
+    assert_eq!(next_within(0, 1), ms(1));
+    let process = Process::new();
+    process.uses(600 * MIB);
+    let mut watcher = process.watcher();
+    watcher.processors = 2;
+    assert_eq!(watcher.check().unwrap().next_within, Duration::from_secs_f64(1000.0 / 8192.0));
+}
+
+#[test]
+fn early_checks_do_not_count_as_calm_ones() {
+    let process = Process::new();
+    let mut watcher = process.watcher();
+    process.uses(1300 * MIB);
+    assert_eq!(watcher.check().unwrap().action, Action::Lowered(200 * MIB));
+    process.uses(1100 * MIB);
+    for _ in 0..100 {
+        assert_eq!(watcher.check_as(false).unwrap().action, Action::None);
+    }
+    let actions: Vec<_> = (0..8).map(|_| watcher.check().unwrap().action).collect();
+    assert_eq!(actions[..7], [Action::None; 7]);
+    assert_eq!(actions[7], Action::Raised(350 * MIB));
 }
 
 #[test]
@@ -182,8 +237,31 @@ fn a_limit_that_the_user_sets_meanwhile_is_kept() {
 fn a_file_that_is_gone_is_named_and_nothing_is_changed() {
     let process = Process::new();
     let mut watcher = process.watcher();
-    std::fs::remove_file(process.directory.path().join("sys/fs/cgroup/app/memory.current")).unwrap();
-    let error = watcher.check().unwrap_err().to_string();
-    assert!(error.contains("app/memory.current: No such file"), "{error}");
+    let path = process.directory.path().join("sys/fs/cgroup/app/memory.stat");
+    std::fs::remove_file(&path).unwrap();
+    // This one was opened before, so it is read as it was.
+    watcher.check().unwrap();
+    std::fs::write(&path, "inactive_file many\n").unwrap();
+    let mut fresh = process.watcher_of_files();
+    let error = fresh.as_mut().unwrap_err().to_string();
+    assert!(error.contains("app/memory.stat: invalid digit"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    let error = process.watcher_of_files().unwrap_err().to_string();
+    assert!(error.contains("app/memory.stat: No such file"), "{error}");
     assert_eq!(process.max(), 1400);
+}
+
+#[test]
+fn a_watcher_ends_with_an_error_that_does_not_pass() {
+    let process = Process::new();
+    let mut watcher = process.watcher();
+    process.write("sys/fs/cgroup/app/memory.current", "much\n");
+    let mut asked = 0;
+    let error = watcher.run_while(Duration::ZERO, |_| {
+        asked += 1;
+        asked < 10
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("app/memory.current: \"much\""), "{error}");
+    assert_eq!((asked, process.max()), (0, 1400));
 }
