@@ -139,8 +139,14 @@ pub(crate) struct Stock {
 
 /// `text` that a terminal only shows: characters that it obeys, and those that change the direction of text, are replaced.
 pub(crate) fn plain(text: &str) -> String {
-    let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.replace(|c: char| c.is_control() || turns(c), "\u{fffd}")
+    text.replace(is_obeyed, "\u{fffd}")
+}
+
+/// Whether a terminal does something for this character instead of showing it, or turns the direction of text.
+pub(crate) fn is_obeyed(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns
 }
 
 impl Tree {

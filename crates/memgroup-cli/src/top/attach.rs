@@ -1,7 +1,10 @@
 //! Attach: a program by its socket, its number, or its address; its snapshots as JSON.
 //!
 //! - I1. A token is sent to no program of another user, unless it is root's: any user may place a socket.
+//! - I2. A token is sent to another machine only if the user says so, because HTTP does not hide it from those between.
+//! - I3. Without a name, only a program of this user or of root is shown.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
@@ -53,10 +56,17 @@ impl Target {
     /// The program that `word` names; without one the only program that is found.
     pub(crate) fn of(word: Option<&str>) -> Result<Target, RunError> {
         let Some(word) = word else {
-            return only(find::programs(None), || {
-                "found no program of this user that serves its groups on a Unix socket; give its SOCKET, its PID, or \
-                 http://127.0.0.1:PORT with --token"
-                    .to_owned()
+            let (found, others): (Vec<_>, Vec<_>) =
+                find::programs(None).into_iter().partition(|one| one.is_trusted);
+            return only(found, || {
+                let named = "give its SOCKET, its PID, or http://127.0.0.1:PORT with --token";
+                let beside = match &others[..] {
+                    [] => String::new(),
+                    others => format!(" ({} of other users)", others.len()),
+                };
+                format!(
+                    "found no program of this user that serves its groups on a Unix socket{beside}; {named}"
+                )
             });
         };
         if let Some(host) = word.strip_prefix("http://") {
@@ -127,6 +137,8 @@ fn only(found: Vec<find::Program>, none: impl FnOnce() -> String) -> Result<Targ
 pub(crate) struct Client {
     pub(crate) target: Target,
     token: Option<String>,
+    /// Whether the token may be sent to another machine (I2).
+    is_insecure: bool,
     runtime: Runtime,
     sender: Option<SendRequest<Empty<Bytes>>>,
 }
@@ -150,22 +162,22 @@ impl Shot {
 }
 
 impl Client {
-    pub(crate) fn new(target: Target, token: Option<String>) -> io::Result<Client> {
+    pub(crate) fn new(target: Target, token: Option<String>, is_insecure: bool) -> io::Result<Client> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let token = token.or_else(|| std::env::var(TOKEN).ok()).filter(|token| !token.is_empty());
-        Ok(Client { target, token, runtime, sender: None })
+        Ok(Client { target, token, is_insecure, runtime, sender: None })
     }
 
     /// The program's groups as they are now.
     pub(crate) fn shot(&mut self) -> Answer {
-        let Client { target, token, runtime, sender } = self;
+        let Client { target, token, is_insecure, runtime, sender } = self;
         let is_kept = sender.is_some();
         let answer = runtime.block_on(async {
-            let mut answer = get(target, token.as_deref(), sender).await;
+            let mut answer = get(target, token.as_deref(), *is_insecure, sender).await;
             // A server closes a connection that was idle for long.
             if answer.is_err() && is_kept {
                 *sender = None;
-                answer = get(target, token.as_deref(), sender).await;
+                answer = get(target, token.as_deref(), *is_insecure, sender).await;
             }
             answer
         });
@@ -211,7 +223,23 @@ fn check_user(stream: &UnixStream) -> Result<(), String> {
     ))
 }
 
-async fn connect(target: &Target, has_token: bool) -> Result<SendRequest<Empty<Bytes>>, String> {
+/// Whether a token may be sent to this address (I2).
+fn check_address(address: SocketAddr) -> Result<(), String> {
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "connect: the token would go to {} unencrypted; forward its port (ssh -L 9191:127.0.0.1:PORT HOST) and give \
+         http://127.0.0.1:9191, or send it nevertheless with --insecure",
+        address.ip()
+    ))
+}
+
+async fn connect(
+    target: &Target,
+    has_token: bool,
+    is_insecure: bool,
+) -> Result<SendRequest<Empty<Bytes>>, String> {
     let no_stream = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused => format!("connect: {error}: no program listens there"),
         _ => format!("connect: {error}"),
@@ -237,6 +265,9 @@ async fn connect(target: &Target, has_token: bool) -> Result<SendRequest<Empty<B
         }
         Target::Tcp(host) => {
             let stream = TcpStream::connect(host.as_str()).await.map_err(no_stream)?;
+            if has_token && !is_insecure {
+                check_address(stream.peer_addr().map_err(no_stream)?)?;
+            }
             let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
             tokio::spawn(connection);
             Ok(sender)
@@ -247,11 +278,12 @@ async fn connect(target: &Target, has_token: bool) -> Result<SendRequest<Empty<B
 async fn get(
     target: &Target,
     token: Option<&str>,
+    is_insecure: bool,
     kept: &mut Option<SendRequest<Empty<Bytes>>>,
 ) -> Result<Vec<u8>, String> {
     let exchange = async {
         if kept.is_none() {
-            *kept = Some(connect(target, token.is_some()).await?);
+            *kept = Some(connect(target, token.is_some(), is_insecure).await?);
         }
         let Some(sender) = kept else { return Err("connect".to_owned()) };
         sender.ready().await.map_err(|error| error.to_string())?;
@@ -301,8 +333,12 @@ mod tests {
 
     #[test]
     fn shows_names_and_paths_of_programs_without_characters_that_a_terminal_obeys() {
-        let program =
-            |pid, name: &str, socket: &str| Program { pid, name: name.to_owned(), socket: socket.into() };
+        let program = |pid, name: &str, socket: &str| Program {
+            pid,
+            name: name.to_owned(),
+            socket: socket.into(),
+            is_trusted: true,
+        };
         let found = vec![
             program(7, "a\x1b[2J\n", "/tmp/\x1b]0;x\x07/m.sock"),
             program(8, "b\u{9b}31m", "/tmp/\u{202e}gnp.sock"),
@@ -320,12 +356,64 @@ mod tests {
     }
 
     #[test]
+    fn sends_a_token_to_this_machine_only() {
+        for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            check_address(address.parse().expect("an address")).expect("this machine");
+        }
+        for address in ["10.0.0.1:1", "192.0.2.7:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1", "0.0.0.0:1"] {
+            let error = check_address(address.parse().expect("an address")).expect_err("another machine");
+            assert!(error.contains("unencrypted") && error.contains("--insecure"), "{error}");
+        }
+    }
+
+    /// The address at which this machine reaches others, if it has one.
+    fn outer_address() -> Option<std::net::IpAddr> {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
+    }
+
+    #[test]
+    fn sends_no_byte_to_another_address_with_a_token_unless_told() {
+        let Some(ip) = outer_address() else {
+            eprintln!("skipped: this machine has no address but the loopback's");
+            return;
+        };
+        let listener = std::net::TcpListener::bind((ip, 0)).expect("a port");
+        let target = Target::Tcp(listener.local_addr().expect("an address").to_string());
+        let token = || Some("secret".to_owned());
+        let mut client = Client::new(target.clone(), token(), false).expect("a client");
+        let error = client.shot().err().expect("an error");
+        assert!(error.contains("--insecure"), "{error}");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        assert_eq!(stream.read(&mut [0; 1 << 10]).expect("the end"), 0, "bytes were sent");
+        for (token, is_insecure) in [(None, false), (token(), true)] {
+            let has_token = token.is_some();
+            let mut client = Client::new(target.clone(), token, is_insecure).expect("a client");
+            thread::scope(|scope| {
+                let server = scope.spawn(|| {
+                    let (mut stream, _) = listener.accept().expect("a connection");
+                    let mut request = [0; 1 << 10];
+                    let length = stream.read(&mut request).expect("a request");
+                    stream
+                        .write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+                        .expect("a head");
+                    String::from_utf8_lossy(&request[..length]).contains("secret")
+                });
+                assert!(client.shot().err().expect("an error").contains("503"));
+                drop(client);
+                assert_eq!(server.join().expect("a server"), has_token);
+            });
+        }
+    }
+
+    #[test]
     fn reads_a_bounded_part_of_an_error() {
         const ENDLESS: usize = 64 << 20;
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("s");
         let listener = UnixListener::bind(&socket).expect("a socket");
-        let mut client = Client::new(Target::Unix(socket), None).expect("a client");
+        let mut client = Client::new(Target::Unix(socket), None, false).expect("a client");
         thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let (mut stream, _) = listener.accept().expect("a connection");

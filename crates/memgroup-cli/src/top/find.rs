@@ -5,8 +5,10 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+
+use crate::run::base::user;
 
 /// A program that serves its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +16,13 @@ pub(crate) struct Program {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) socket: PathBuf,
+    /// Whether the process and its socket are this user's or root's. Any user may place a socket where root looks for one.
+    pub(crate) is_trusted: bool,
+}
+
+/// Whether the file at `path` is of the user `own` or of root.
+fn is_of(path: &Path, own: Option<u32>) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.uid() == 0 || Some(found.uid()) == own)
 }
 
 /// The programs of which this user may read /proc, by number; of one process only, if `pid` is given.
@@ -57,7 +66,11 @@ fn of_process(pid: u32, listening: &HashSet<String>) -> Vec<Program> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
     let locked = links.iter().filter(|link| link.extension().is_some_and(|end| end == "lock"));
     let beside = locked.map(|link| link.with_extension("")).filter(|socket| is_at(socket));
-    beside.map(|socket| Program { pid, name: name.clone(), socket }).collect()
+    let own = user::own().ok();
+    let is_own = is_of(Path::new(&format!("/proc/{pid}")), own);
+    beside
+        .map(|socket| Program { pid, name: name.clone(), is_trusted: is_own && is_of(&socket, own), socket })
+        .collect()
 }
 
 /// Whether there is a socket.
@@ -67,7 +80,9 @@ fn is_at(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{programs, sockets};
+    use std::path::Path;
+
+    use super::{is_of, programs, sockets};
 
     #[test]
     fn knows_the_sockets_of_a_server() {
@@ -84,6 +99,16 @@ mod tests {
     }
 
     #[test]
+    fn trusts_files_of_this_user_and_of_root() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let own = crate::run::base::user::own().expect("a user");
+        assert!(is_of(file.path(), Some(own)));
+        assert_eq!(is_of(file.path(), Some(own + 1)), own == 0, "of another user, unless it is root");
+        assert!(is_of(Path::new("/"), Some(own + 1)), "of root");
+        assert!(!is_of(Path::new("/nowhere/at/all"), Some(own)));
+    }
+
+    #[test]
     fn finds_a_server_in_this_process() {
         let hierarchy = memgroup::Hierarchy::new(memgroup::Config::new()).expect("a hierarchy");
         let folder = tempfile::tempdir().expect("a directory");
@@ -91,7 +116,8 @@ mod tests {
         let server =
             memgroup_serve::start(&hierarchy, memgroup_serve::Serve::unix(&socket)).expect("a server");
         let own = || programs(Some(std::process::id()));
-        assert!(own().iter().any(|program| program.socket == socket), "{:?}", own());
+        let is_it = |program: &super::Program| program.socket == socket && program.is_trusted;
+        assert!(own().iter().any(is_it), "{:?}", own());
         server.stop();
         assert!(own().iter().all(|program| program.socket != socket), "{:?}", own());
     }

@@ -14,6 +14,7 @@ mod recording;
 mod replay;
 mod view;
 
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -26,6 +27,7 @@ use crate::run::base::error::{OrFail as _, RunError};
 use crate::run::base::stop::Stop;
 use crate::run::live::screen::Screen;
 use crate::run::live::{has_screen, print};
+use crate::tree;
 use attach::{Answer, Client, Shot, Target, unix_us};
 use recording::{Recorder, Recording, SOURCES_MAX};
 use replay::Replay;
@@ -65,6 +67,9 @@ struct Ask {
     /// Token for reading by TCP [default: the variable MEMGROUP_TOKEN, which no list of processes shows]
     #[arg(long)]
     token: Option<String>,
+    /// Send the token to another machine although HTTP does not encrypt it
+    #[arg(long)]
+    insecure: bool,
     /// Seconds between two snapshots, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -201,10 +206,29 @@ fn screen(mut view: View, mut feed: Feed) -> Result<u8, RunError> {
     }
 }
 
+/// JSON without characters that a terminal obeys: they become `\u` escapes, so the JSON means the same. It has them in strings only;
+/// those of ASCII, but the last one, are escaped in any JSON.
+fn escaped(json: &str) -> String {
+    let is_obeyed = |c: char| c >= '\u{7f}' && tree::is_obeyed(c);
+    if !json.contains(is_obeyed) {
+        return json.to_owned();
+    }
+    let mut text = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if is_obeyed(c) {
+            // All of them are in the first plane. Writing to memory does not fail.
+            _ = write!(text, "\\u{:04x}", u32::from(c));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
 /// Prints a snapshot. Returns whether standard output is open.
 fn printed(shot: Shot, view: &mut View, is_json: bool, time: &str) -> Result<bool, RunError> {
     let text = if is_json {
-        String::from_utf8_lossy(&shot.json).into_owned()
+        escaped(&String::from_utf8_lossy(&shot.json))
     } else {
         view.update(Ok(shot.tree));
         paint::text(view, time)
@@ -217,7 +241,7 @@ fn printed(shot: Shot, view: &mut View, is_json: bool, time: &str) -> Result<boo
 
 fn watch(target: Target, ask: Ask, show: &Show) -> Result<u8, RunError> {
     let name = target.to_string();
-    let mut client = Client::new(target, ask.token).or_fail("make a client")?;
+    let mut client = Client::new(target, ask.token, ask.insecure).or_fail("make a client")?;
     let first = client.shot().map_err(|error| RunError::Failure(format!("failed to read {error}")))?;
     let mut view = View::new(show.sort, &show.filter);
     if show.once {
@@ -273,7 +297,8 @@ fn record(options: &Record) -> Result<u8, RunError> {
         if clients.iter().any(|client: &Client| client.target == target) {
             return Err(RunError::Usage(format!("{target} is given twice; give each program once")));
         }
-        let mut client = Client::new(target, options.ask.token.clone()).or_fail("make a client")?;
+        let mut client =
+            Client::new(target, options.ask.token.clone(), options.ask.insecure).or_fail("make a client")?;
         client.shot().map_err(|error| RunError::Failure(format!("failed to read {error}")))?;
         clients.push(client);
     }
@@ -361,4 +386,21 @@ fn play(options: &Play) -> Result<u8, RunError> {
         }
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escaped;
+
+    #[test]
+    fn json_has_escapes_for_characters_that_a_terminal_obeys() {
+        let names = "a\u{9b}2J b\u{85} c\u{7f} d\u{202e}txt e\u{e9} \u{1f600}";
+        let json = serde_json::json!({ "groups": [{ "name": names }] }).to_string();
+        let text = escaped(&json);
+        assert!(!text.contains(crate::tree::is_obeyed), "{text:?}");
+        assert!(text.contains(r"a\u009b2J b\u0085 c\u007f d\u202etxt") && text.contains('\u{e9}'), "{text}");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["groups"][0]["name"], names);
+        assert_eq!(escaped("{\t}"), "{\t}");
+    }
 }

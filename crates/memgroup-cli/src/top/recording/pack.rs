@@ -20,12 +20,14 @@ const HUNDREDTHS: u8 = 2;
 const STRING: u8 = 3;
 const GROUPS: u8 = 4;
 /// The most bytes of a text, and of the strings and shapes together.
-const TEXT_MAX: usize = 256 << 20;
+const TEXT_MAX: usize = 160 << 20;
 const TABLES_MAX: usize = 64 << 20;
 /// Bytes that a string or shape takes in these tables besides its own, so that empty ones count, too.
 const ENTRY: usize = 32;
 /// The most rows of a snapshot.
 pub(super) const ROWS_MAX: usize = 1 << 20;
+/// The most figures of a snapshot, which a reader keeps twice: 256 for each of 65,536 groups. A byte of a body, and much less of a file, may be one.
+pub(super) const FIGURES_MAX: usize = 1 << 24;
 /// A bound below which hundredths of a number are exact.
 const FRACTION_MAX: f64 = 1e13;
 
@@ -80,6 +82,9 @@ impl Packer {
         let rows = self.rows(json);
         if rows.len() > ROWS_MAX {
             return Err(format!("a snapshot has more than {ROWS_MAX} rows"));
+        }
+        if rows.iter().map(|row| row.values.len()).sum::<usize>() > FIGURES_MAX {
+            return Err(format!("a snapshot has more than {FIGURES_MAX} figures"));
         }
         if self.text > TEXT_MAX {
             return Err(format!("a snapshot has more than {TEXT_MAX} bytes"));
@@ -290,6 +295,9 @@ impl Unpacker {
         }
         if total > bytes.len() {
             return Err("it has too few figures".to_owned());
+        }
+        if total > FIGURES_MAX {
+            return Err(format!("it has more than {FIGURES_MAX} figures"));
         }
         for row in &mut rows {
             row.values = vec![0; self.shapes[row.shape].1];

@@ -5,7 +5,7 @@ use std::process::Command;
 use memgroup::{Config, Hierarchy};
 use proptest::prelude::*;
 
-use super::pack::{Packer, ROWS_MAX, Unpacker};
+use super::pack::{FIGURES_MAX, Packer, ROWS_MAX, Unpacker};
 use super::{CHECKED, DELTAS_MAX, HEAD, Kind, MAGIC, NAME_MAX, Recorder, Recording, SOURCES_MAX, crc};
 
 /// JSON of snapshots while a group comes, goes, and refuses.
@@ -206,6 +206,48 @@ fn refuses_a_snapshot_with_more_rows_than_are_read() {
     Unpacker::default().unpack(&most, false).expect("as many as are written");
     let error = Packer::default().pack(json(ROWS_MAX).as_bytes()).expect_err("one more");
     assert_eq!(error, "a snapshot has more than 1048576 rows");
+}
+
+#[test]
+fn refuses_a_body_with_more_figures_than_a_reader_keeps() {
+    // No string; a shape of 127 integers; so many rows of it, none of which has one before; figures of 0.
+    let body = |rows: usize| {
+        let mut body = vec![0, 1, 127];
+        body.extend([1; 127]);
+        let mut left = rows;
+        while left >= 0x80 {
+            body.push(left as u8 | 0x80);
+            left >>= 7;
+        }
+        body.push(left as u8);
+        body.resize(body.len() + rows * (2 + 127), 0);
+        body
+    };
+    let most = FIGURES_MAX / 127;
+    Unpacker::default().unpack(&body(100), true).expect("a body");
+    let error = Unpacker::default().unpack(&body(most + 1), false).expect_err("one more");
+    assert_eq!(error, "it has more than 16777216 figures");
+}
+
+#[test]
+#[ignore = "takes seconds; .ci/run runs it"]
+fn refuses_a_snapshot_with_more_figures_than_are_read() {
+    let group = format!("{{\"a\":[{}]}}", vec!["0"; 1 << 12].join(","));
+    let json = |groups: usize| format!("{{\"groups\":[{}]}}", vec![group.as_str(); groups].join(","));
+    let most = Packer::default().pack(json(FIGURES_MAX >> 12).as_bytes()).expect("as many as are read");
+    Unpacker::default().unpack(&most, false).expect("as many as are written");
+    let error = Packer::default().pack(json((FIGURES_MAX >> 12) + 1).as_bytes()).expect_err("one more");
+    assert_eq!(error, "a snapshot has more than 16777216 figures");
+}
+
+#[test]
+fn a_new_recording_can_be_read_by_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = record(folder.path(), &snapshots(1));
+    let mode = fs::metadata(&path).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{mode:o}");
 }
 
 #[test]

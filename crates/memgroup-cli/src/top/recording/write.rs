@@ -1,7 +1,8 @@
 //! Write: the file of a recorder.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use super::pack::Packer;
@@ -19,7 +20,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the file, with the names of all sources.
+    /// Makes the file, with the names of all sources. Only its owner can read it: it has what the programs show to their own users only.
     ///
     /// # Errors
     /// The file exists, or the system refuses it. Or there are too many sources, or one has too long a name.
@@ -29,7 +30,7 @@ impl Recorder {
                 "a recording has at most {SOURCES_MAX} programs, and the name of one at most {NAME_MAX} bytes"
             )));
         }
-        let mut file = File::create_new(path)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(MAGIC)?;
         let zstd = zstd::bulk::Compressor::new(LEVEL)?;
         let mut recorder = Recorder { file, zstd, sources: Vec::new(), bytes: MAGIC.len() as u64 };
