@@ -10,8 +10,9 @@
 //! ```
 //!
 //! - I1. The root's limit is never raised above the one that the user set. A limit that the user sets meanwhile is the new one.
-//! - I2. The lowered limit is 15/16 of the process's limit less the bytes that are used and not charged. So charges alone never carry the process
-//!   above its limit, and further checks of the same state do not lower it again.
+//! - I2. The lowered limit is 15/16 of the process's limit less the margin: the bytes that are used and not charged, and those that the allocator
+//!   lately kept between two purges. So charges alone never carry the process above its limit, and further checks of the same state do not
+//!   lower it again.
 //! - B1. Bytes that are not charged may grow by a 64th of the limit before the root's limit follows. It would change with each check otherwise.
 //! - B2. Between two checks of [`Watcher::run_while`] the process may use [`FILL`] bytes a second more for each processor: the next check comes
 //!   before they could fill the room that is left. A process that grows faster, or whose watcher does not run, is above its limit for
@@ -43,6 +44,9 @@ const STEP_PART: u64 = 64;
 
 /// The time after which the allocator is purged again although nothing shows that it keeps more than before.
 const PURGE: Duration = Duration::from_secs(1);
+
+/// The part of the bytes kept between two purges that is forgotten with each regular check: one over this. Half is forgotten after 44 checks.
+const FORGET_PART: u64 = 64;
 
 /// Bytes a second that a processor can fill with new memory, at most (B2). The kernel clears each page first.
 const FILL: u64 = 4 << 30;
@@ -166,6 +170,8 @@ pub struct Watcher {
     unpurged: u64,
     /// The time of the last purge.
     purged: Option<Instant>,
+    /// The most bytes that a purge gave back which came soon after another one: so much the allocator keeps between two. It is forgotten by and by.
+    recurring: u64,
     /// Whether the allocator of the C library is to give large blocks back; not yet done.
     tunes_malloc: bool,
     last: Check,
@@ -215,6 +221,7 @@ impl Watcher {
             }),
             unpurged: 0,
             purged: None,
+            recurring: 0,
             tunes_malloc: true,
             last,
             reported: [0; 2],
@@ -269,17 +276,25 @@ impl Watcher {
         let is_tight = |uncharged: u64, current: u64| uncharged > upper.saturating_sub(current) + step;
         let mut uncharged = used.saturating_sub(charged);
         self.unpurged = self.unpurged.min(uncharged);
+        if is_regular {
+            self.recurring -= self.recurring.div_ceil(FORGET_PART);
+        }
         if used > upper || is_pressed || is_tight(uncharged, self.current) {
             self.calm = 0;
-            if uncharged >= self.unpurged + step || self.purged.is_none_or(|at| at.elapsed() >= PURGE) {
+            let is_first = self.purged.is_none_or(|at| at.elapsed() >= PURGE);
+            if is_first || uncharged >= self.unpurged + step {
                 let freed = self.purge(used)?;
+                if !is_first {
+                    self.recurring = self.recurring.max(freed);
+                }
                 (used, charged) = (used - freed, self.root.usage());
                 uncharged = used.saturating_sub(charged);
                 (self.unpurged, self.purged) = (uncharged, Some(Instant::now()));
                 purged = Some(freed);
             }
-            if used > upper || is_tight(uncharged, self.current) {
-                action = self.lower(upper.saturating_sub(uncharged))?;
+            let margin = uncharged + self.recurring;
+            if used > upper || is_tight(margin, self.current) {
+                action = self.lower(upper.saturating_sub(margin))?;
             }
             let least = if is_pressed { self.limit / PRESSED_PART } else { 0 };
             reclaimed = self.reclaim(used.saturating_sub(upper).max(least));
@@ -288,7 +303,7 @@ impl Watcher {
             if self.calm >= CALM_CHECKS {
                 self.calm = 0;
                 let half = self.current.max(charged) + (lower - used) / 2;
-                action = self.raise(half.min(upper.saturating_sub(uncharged)))?;
+                action = self.raise(half.min(upper.saturating_sub(uncharged + self.recurring)))?;
             }
         } else {
             self.calm = 0;

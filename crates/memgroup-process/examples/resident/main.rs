@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p memgroup-process --example resident` has the system's allocator, and
 //! `RUSTFLAGS="--cfg memgroup_allocators" cargo run --release -p memgroup-process --example resident` mimalloc and jemalloc, too. Arguments: runs
-//! of each (5), requests on each of the 32 connections (20).
+//! of each (5), requests on each of the 32 connections (20); then the names of the allocators, if not all.
 #![allow(unsafe_code)]
 
 mod server;
@@ -10,22 +10,24 @@ mod server;
 use std::process::Command;
 use std::time::Instant;
 
-use server::{ALLOCATOR_VARIABLE, ALLOCATORS, LIMIT, MIB, Watched};
+use server::{ALLOCATOR_VARIABLE, ALLOCATORS, LIMIT, MIB, SETTINGS, Watched};
 
 /// The variable of the environment with the number of the case that a child runs.
 const CASE: &str = "RESIDENT_CASE";
 
 fn main() {
-    let arguments: Vec<u64> =
-        std::env::args().skip(1).map(|argument| argument.parse().expect("a number")).collect();
-    let (runs, requests) = (arguments.first().copied().unwrap_or(5), arguments.get(1).copied().unwrap_or(20));
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |otherwise| arguments.next().map_or(otherwise, |text| text.parse().expect("a number"));
+    let (runs, requests) = (number(5), number(20));
+    let names: Vec<String> = arguments.collect();
     if let Some(case) = std::env::var(CASE).ok().and_then(|case| case.parse::<usize>().ok()) {
         let figures = server::serve(Watched::ALL[case].0, requests);
         println!("{}", figures.map(|figure| figure.to_string()).join(" "));
         return;
     }
     println!("resident MiB at most, of a limit of {}", LIMIT / MIB);
-    for allocator in ALLOCATORS {
+    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|one| one == name);
+    for allocator in ALLOCATORS.iter().filter(|name| is_wanted(name)) {
         for (case, (_, name)) in Watched::ALL.iter().enumerate() {
             print!("{allocator:<9} {name:<43}");
             let (mut charged_max, mut refused_sum, begun) = (0, 0, Instant::now());
@@ -48,6 +50,7 @@ fn run(allocator: &str, case: usize, runs: u64, requests: u64) -> [u64; 4] {
         .args([runs, requests].map(|number| number.to_string()))
         .env(ALLOCATOR_VARIABLE, allocator)
         .env(CASE, case.to_string())
+        .envs(SETTINGS.into_iter().filter(|_| Watched::ALL[case].0 == Watched::Advised))
         .output()
         .expect("a child");
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));

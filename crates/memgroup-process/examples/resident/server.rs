@@ -25,6 +25,10 @@ const TENANTS_MAX: u64 = 384 * MIB;
 const CONNECTIONS: u64 = 32;
 const BLOCKS: usize = 64;
 
+/// Variables of the environment with the advised settings of mimalloc and jemalloc: freed memory goes back at once.
+pub(crate) const SETTINGS: [(&str, &str); 2] =
+    [("MIMALLOC_PURGE_DELAY", "0"), ("_RJEM_MALLOC_CONF", "dirty_decay_ms:0")];
+
 /// Allocators to choose from.
 pub(crate) const ALLOCATORS: &[&str] =
     if cfg!(memgroup_allocators) { &["System", "mimalloc", "jemalloc"] } else { &["System"] };
@@ -158,50 +162,17 @@ fn with_allocator(watcher: Watcher, watched: Watched) -> Watcher {
 
 #[cfg(memgroup_allocators)]
 fn with_allocator(watcher: Watcher, watched: Watched) -> Watcher {
-    let is_advised = watched == Watched::Advised;
-    let watcher = if is_advised { watcher } else { watcher.leave_malloc() };
+    let watcher = if watched == Watched::Settings { watcher.leave_malloc() } else { watcher };
     match chosen() {
-        2 => {
-            if is_advised {
-                // SAFETY: no precondition.
-                unsafe { libmimalloc_sys::mi_option_set(libmimalloc_sys::mi_option_purge_delay, 0) };
-            }
-            // SAFETY: no precondition.
-            watcher.with_purge(|| unsafe { libmimalloc_sys::mi_collect(true) })
-        }
-        3 => {
-            if is_advised {
-                jemalloc::purge_at_once();
-            }
-            watcher.with_purge(jemalloc::purge)
-        }
+        // SAFETY: the call has no precondition.
+        2 => watcher.with_purge(|| unsafe { libmimalloc_sys::mi_collect(true) }),
+        3 => watcher.with_purge(|| {
+            let (name, none) = (c"arena.4096.purge", std::ptr::null_mut());
+            // SAFETY: the name is terminated, and the call takes no value and gives none.
+            let code =
+                unsafe { tikv_jemalloc_sys::mallctl(name.as_ptr(), none, std::ptr::null_mut(), none, 0) };
+            assert_eq!(code, 0, "jemalloc has no arenas to purge");
+        }),
         _ => watcher,
-    }
-}
-
-#[cfg(memgroup_allocators)]
-mod jemalloc {
-    use std::ffi::CStr;
-    use std::ptr;
-
-    use tikv_jemalloc_sys::mallctl;
-
-    /// Gives freed pages back at once: for arenas that are made later, and for those that are there.
-    pub(super) fn purge_at_once() {
-        let mut decay_ms: isize = 0;
-        for name in [c"arenas.dirty_decay_ms", c"arena.0.dirty_decay_ms"] {
-            write(name, ptr::from_mut(&mut decay_ms).cast(), size_of::<isize>());
-        }
-    }
-
-    /// Gives the freed pages of all arenas back.
-    pub(super) fn purge() {
-        write(c"arena.4096.purge", ptr::null_mut(), 0);
-    }
-
-    fn write(name: &CStr, value: *mut std::ffi::c_void, bytes: usize) {
-        // SAFETY: the name is terminated; the option takes a value of this size, or none.
-        let code = unsafe { mallctl(name.as_ptr(), ptr::null_mut(), ptr::null_mut(), value, bytes) };
-        assert_eq!(code, 0, "{name:?}");
     }
 }

@@ -177,6 +177,30 @@ fn an_allocator_that_gives_nothing_back_is_purged_again_when_it_keeps_more() {
 }
 
 #[test]
+fn what_an_allocator_keeps_between_two_purges_is_a_part_of_the_margin() {
+    let process = Process::new();
+    let path = process.directory.path().join("sys/fs/cgroup/app/memory.current");
+    let purge = move || std::fs::write(&path, (100 * MIB).to_string()).unwrap();
+    let mut watcher = process.watcher().with_purge(purge);
+    // The first purge gives back what was kept for who knows how long.
+    process.uses(800 * MIB);
+    let check = watcher.check().unwrap();
+    assert_eq!((check.purged, check.action), (Some(700 * MIB), Action::None));
+    process.uses(300 * MIB);
+    let check = watcher.check().unwrap();
+    assert_eq!((check.purged, check.action), (Some(200 * MIB), Action::Lowered(1200 * MIB)));
+    // It is forgotten, and the limit rises again.
+    let mut rises = Vec::new();
+    for _ in 0..1000 {
+        if let Action::Raised(max) = watcher.check().unwrap().action {
+            rises.push(max / MIB);
+        }
+    }
+    assert!(rises[0] < 1250 && rises.is_sorted(), "{rises:?}");
+    assert_eq!(process.max(), 1400, "{rises:?}");
+}
+
+#[test]
 fn the_next_check_comes_before_the_processors_can_fill_the_room() {
     let (gib, ms) = (1 << 30, Duration::from_millis);
     assert_eq!(next_within(4 * gib, 1), ms(1000));
