@@ -25,7 +25,8 @@ pub use api::scope::Scope;
 #[cfg(feature = "serde")]
 pub use api::settings::{ApplyError, GroupSpec, TreeSpec};
 pub use api::snapshot::{
-    Dead, FILES, FileError, FileProblem, GroupFile, GroupSnapshot, Limits, Snapshot, SubsystemSnapshot,
+    Dead, FILES, FileError, FileProblem, GroupFile, GroupSnapshot, Limits, Snapshot, SnapshotReader,
+    SubsystemSnapshot,
 };
 pub use api::statistics::{Footprint, Statistics};
 pub use api::tree_stats::{GroupStats, TreeStats};

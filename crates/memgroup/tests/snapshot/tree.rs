@@ -319,3 +319,79 @@ fn contains_labels_debts_and_measured_limits() {
     assert_eq!(found.owed_bytes, group.owed());
     drop((held, over));
 }
+
+#[test]
+fn a_reader_reads_chosen_groups_as_the_whole_snapshot_has_them() {
+    let h = hierarchy();
+    let mut charges = Vec::new();
+    for (path, bytes) in [("/a", 1), ("/a/b", 2), ("/a/b/c", 4), ("/a/d", 8), ("/e", 16), ("/e/f", 32)] {
+        let group = h.create(path).unwrap();
+        h.io().add(&group, memgroup::stats::io::RIOS, bytes as i64);
+        charges.push(group.try_charge(bytes).unwrap());
+    }
+    let gone = h.create("/a/gone").unwrap();
+    charges.push(gone.try_charge(64).unwrap());
+    gone.remove().unwrap();
+    let whole = h.snapshot();
+    let mut reader = h.root().snapshot_reader();
+    assert_eq!(reader.groups().len(), whole.groups.len());
+    for (at, (group, read)) in reader.groups().zip(&whole.groups).enumerate() {
+        assert_eq!(
+            (group.id(), reader.parent(at), reader.is_online(at)),
+            (read.id, read.parent, read.online)
+        );
+    }
+    // Every choice of them.
+    for choice in 0_u32..1 << whole.groups.len() {
+        let positions: Vec<usize> = (0..whole.groups.len()).filter(|at| choice >> at & 1 == 1).collect();
+        let snapshot = reader.snapshot(&positions, || ());
+        assert_eq!(snapshot.left_out, whole.groups.len() - positions.len());
+        assert_eq!(snapshot.groups.len(), positions.len());
+        for (group, at) in snapshot.groups.iter().zip(&positions) {
+            let other = &whole.groups[*at];
+            let parent = other.parent.and_then(|above| positions.iter().position(|&one| one == above));
+            assert_eq!(
+                (&group.path, &group.name, group.id, group.parent),
+                (&other.path, &other.name, other.id, parent)
+            );
+            let figures = |group: &memgroup::GroupSnapshot| {
+                let below = (group.descendants, group.dying_descendants);
+                let rios = group.statistic(memgroup::stats::io::RIOS, memgroup::Reach::Subtree);
+                (
+                    below,
+                    group.usage_bytes,
+                    group.usage_exact_bytes,
+                    group.dying.map(|dead| dead.usage_bytes),
+                    rios,
+                )
+            };
+            assert_eq!(figures(group), figures(other), "{}", group.path);
+        }
+        for (number, &at) in positions.iter().enumerate() {
+            let children: Vec<_> = snapshot.children(number).map(|child| child.path.clone()).collect();
+            let chosen = |child: &&memgroup::GroupSnapshot| snapshot.group(&child.path).is_some();
+            let expected: Vec<_> =
+                whole.children(at).filter(chosen).map(|child| child.path.clone()).collect();
+            assert_eq!(children, expected);
+        }
+    }
+}
+
+#[test]
+fn a_reader_counts_the_waiters_of_groups_that_are_left_out() {
+    let h = hierarchy();
+    let (above, below) = (h.create("/a").unwrap(), h.create("/a/b").unwrap());
+    below.set_max(10).unwrap();
+    let held = below.try_charge(10).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| below.charge_until(7, memgroup::Deadline::NEVER).map(drop));
+        while above.waiters().now == 0 {
+            std::thread::yield_now();
+        }
+        let read = h.root().snapshot_reader().read(&[1], || ());
+        assert_eq!((read[0].path.as_str(), read[0].parent), ("/a", None));
+        assert_eq!((read[0].waiters.now, read[0].waiters.bytes), (1, 7));
+        drop(held);
+        waits.join().unwrap().unwrap();
+    });
+}

@@ -3,22 +3,22 @@
 mod files;
 #[cfg(feature = "serde")]
 mod json;
+mod reader;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 pub use files::{FILES, FileError, FileProblem, GroupFile, Limits};
+pub use reader::SnapshotReader;
 
 use crate::api::group::Overdraft;
 use crate::api::statistics;
 use crate::base::id::GroupId;
-use crate::control::held_back;
 use crate::control::share::FairShare;
 use crate::counter::events::Events;
 use crate::observe::pressure::Pressure;
-use crate::observe::wait::{self, Waiters};
-use crate::reclaim::{ShrinkerReport, report};
+use crate::observe::wait::Waiters;
+use crate::reclaim::ShrinkerReport;
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::MEMORY;
 use crate::state::stats::stat::{Stat, StatKey, Subsystem};
@@ -28,9 +28,8 @@ use crate::stats::copy;
 use crate::stats::stock_stats::StockStats;
 use crate::stock::drain;
 use crate::tree::handle::Group;
-use crate::tree::listing::{GROUPS_A_STEP, Listed, Listing};
+use crate::tree::listing::Listed;
 use crate::tree::node::Node;
-use crate::tree::topology::ROOT;
 
 /// A tree of groups, or a part of one, as it is now. [`Hierarchy::snapshot`](crate::Hierarchy::snapshot) and [`Group::snapshot`] make it.
 ///
@@ -58,6 +57,8 @@ pub struct Snapshot {
     /// Time that it took.
     #[cfg_attr(feature = "serde", serde(rename = "took_us", serialize_with = "json::us"))]
     pub took: Duration,
+    /// Number of groups of this part of the tree that are not in `groups`; 0 unless a [`SnapshotReader`] left some out.
+    pub left_out: usize,
     /// The groups, each followed by all groups below it. Siblings are in the order of their names. Dying siblings come last, in the
     /// order of their removal.
     pub groups: Vec<GroupSnapshot>,
@@ -80,7 +81,7 @@ pub struct GroupSnapshot {
     pub id: GroupId,
     /// Levels below the root.
     pub depth: u32,
-    /// Position of its parent in [`Snapshot::groups`]; `None` for the first.
+    /// Position of its parent in [`Snapshot::groups`]; `None` for the first, and where the parent was left out.
     pub parent: Option<usize>,
     /// Whether it has not been removed.
     pub online: bool,
@@ -193,19 +194,22 @@ impl Row {
     }
 }
 
-/// Reads the statistics of `groups`, all of which are `top` or below it.
+/// Reads the statistics of `nodes`, all of which are `top` or below it. Flushes them before, if told so.
 ///
 /// - I1. The values of one subsystem are of one moment in all groups (`stats::copy`).
 /// - I2. A subsystem is flushed once, and those that share one tree together. Memory for the values is allocated before.
-fn read_statistics(top: &'static Node, groups: &[Listed]) -> Vec<Table> {
+fn read_statistics(
+    top: &'static Node,
+    flush: bool,
+    nodes: impl ExactSizeIterator<Item = &'static Node> + Clone,
+) -> Vec<Table> {
     let mut flushed: Vec<&UpdateTree> = Vec::new();
     let read = |(subsystem, store): (Subsystem, &'static StatStore)| {
         let stats = subsystem.stats.len();
         let is_flushed = flushed.iter().any(|tree| std::ptr::eq(*tree, store.updates));
-        let flush = (!is_flushed).then_some(top);
+        let flush = (flush && !is_flushed).then_some(top);
         flushed.extend(flush.map(|_| store.updates));
-        let nodes = groups.iter().map(|listed| listed.group.node());
-        let mut values = copy::copy(store, flush, stats, nodes);
+        let mut values = copy::copy(store, flush, stats, nodes.clone());
         subsystem.to_units(&mut values);
         Table { subsystem, values }
     };
@@ -222,86 +226,20 @@ impl Snapshot {
 
     /// The groups right below the one at this position, in their order; none if there is no such position.
     pub fn children(&self, number: usize) -> impl Iterator<Item = &GroupSnapshot> {
-        let size =
-            |at: usize| self.groups.get(at).map(|group| 1 + group.descendants + group.dying_descendants);
-        let end = number.saturating_add(size(number).unwrap_or(0));
-        let first = Some(number.saturating_add(1)).filter(move |&at| at < end);
-        let next = move |&at: &usize| size(at).map(|size| at + size).filter(|&next| next < end);
-        std::iter::successors(first, next).filter_map(|at| self.groups.get(at))
+        let depth = self.groups.get(number).map(|group| group.depth);
+        let after = self.groups.iter().skip(number.saturating_add(1));
+        let below = after.take_while(move |group| depth.is_some_and(|depth| group.depth > depth));
+        below.filter(move |group| group.parent == Some(number))
     }
 
     /// The groups that were removed and still have bytes or handles.
     pub fn dying(&self) -> impl Iterator<Item = &GroupSnapshot> {
         self.groups.iter().filter(|group| !group.online)
     }
-
-    fn of(top: &Group, mut rest: impl FnMut()) -> Snapshot {
-        let (taken, began) = (SystemTime::now(), Instant::now());
-        let (top_path, shared) = (top.path(), top.node().shared());
-        held_back::settle_removed(shared);
-        let listing = Listing::of(top);
-        let tables: Arc<[Table]> = read_statistics(top.node(), &listing.groups).into();
-        let mut groups: Vec<GroupSnapshot> = Vec::with_capacity(listing.groups.len());
-        for (row, listed) in listing.groups.iter().enumerate() {
-            if row.is_multiple_of(GROUPS_A_STEP) {
-                rest();
-            }
-            let name = listing.name(listed);
-            let path = match listed.parent.map(|parent| groups[parent].path.as_str()) {
-                None => top_path.clone(),
-                Some("/") => format!("/{name}"),
-                Some(above) => format!("{above}/{name}"),
-            };
-            groups.push(GroupSnapshot::of(listed, path, name, Row { tables: Arc::clone(&tables), row }));
-        }
-        add_waiters(&mut groups, wait::report::copy(shared));
-        let held_back = held_back::of_each(listing.groups.iter().map(|listed| listed.group.node()));
-        add_up(&mut groups, held_back, shared.config.account_root);
-        let shrinkers = report::all(shared);
-        Snapshot { taken, took: began.elapsed(), groups, shrinkers }
-    }
-}
-
-/// Adds all waits of the hierarchy to the groups in and above which they are.
-fn add_waiters(groups: &mut [GroupSnapshot], waits: Vec<(GroupId, u64, Instant)>) {
-    if waits.is_empty() {
-        return;
-    }
-    let now = Instant::now();
-    let rows: HashMap<GroupId, usize> = groups.iter().map(|group| group.id).zip(0..).collect();
-    for (group, bytes, since) in waits {
-        let mut level = rows.get(&group).copied();
-        while let Some(row) = level {
-            let waiters = &mut groups[row].waiters;
-            waiters.now += 1;
-            waiters.bytes = waiters.bytes.saturating_add(bytes);
-            waiters.longest = waiters.longest.max(now.saturating_duration_since(since));
-            level = groups[row].parent;
-        }
-    }
-}
-
-/// Counts the groups below each group, and subtracts the bytes there that nothing uses from its usage: prepaid ones, and those `held_back` in
-/// each group.
-fn add_up(groups: &mut [GroupSnapshot], held_back: Vec<u64>, account_root: bool) {
-    let own = |(group, held_back): (&GroupSnapshot, u64)| group.stock.prepaid_bytes + held_back;
-    let mut unused: Vec<u64> = groups.iter().zip(held_back).map(own).collect();
-    for at in (0..groups.len()).rev() {
-        let group = &mut groups[at];
-        group.usage_exact_bytes = group.usage_bytes.saturating_sub(unused[at]);
-        let (online, dying) = (group.descendants, group.dying_descendants);
-        let (is_online, Some(parent)) = (group.online, group.parent) else { continue };
-        // A root that is not accounted counts its own charges alone.
-        if account_root || groups[parent].id.node() != ROOT.0 {
-            unused[parent] += unused[at];
-        }
-        groups[parent].descendants += online + usize::from(is_online);
-        groups[parent].dying_descendants += dying + usize::from(!is_online);
-    }
 }
 
 impl GroupSnapshot {
-    /// Without the figures that `add_waiters` and `add_up` complete.
+    /// Without its parent, and without the figures that include groups below it (`reader`).
     fn of(listed: &Listed, path: String, name: &str, statistics: Row) -> GroupSnapshot {
         let (group, node) = (&listed.group, listed.group.node());
         let usage_bytes = group.usage();
@@ -311,7 +249,7 @@ impl GroupSnapshot {
             name: name.to_owned(),
             id: group.id(),
             depth: node.depth(),
-            parent: listed.parent,
+            parent: None,
             online: listed.removed.is_none(),
             dying: listed.removed.map(|removed| Dead { age: removed.elapsed(), usage_bytes }),
             descendants: 0,
@@ -404,6 +342,11 @@ impl Group {
     /// assert_eq!((snapshot.groups.len(), rests), (101, 4));
     /// ```
     pub fn snapshot_with(&self, rest: impl FnMut()) -> Snapshot {
-        Snapshot::of(self, rest)
+        SnapshotReader::of(self).whole(rest)
+    }
+
+    /// Finds the group and all groups below it, and leaves it to the caller which of them are read; see [`SnapshotReader`].
+    pub fn snapshot_reader(&self) -> SnapshotReader {
+        SnapshotReader::of(self)
     }
 }
