@@ -3,6 +3,9 @@
 //! It listens on a Unix socket and on port 9191 of the loopback, and works until it is stopped. Arguments are the seconds after which it ends, and
 //! another port.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let control = Token::random()?;
-    let socket = std::env::temp_dir().join("memgroup-example.sock");
+    let socket = folder()?.join("memgroup-example.sock");
     let serve = Serve::unix(&socket).and_tcp(([127, 0, 0, 1], port));
     let serve = serve.control(Control::Unix).control(Control::Token(control.clone()));
     let server = memgroup_serve::start(&hierarchy, serve).map_err(|error| error.to_string())?;
@@ -31,6 +34,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     work(&tenants, end)
+}
+
+/// A folder where no other user can put a file: that of the session, or a new one.
+fn folder() -> std::io::Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("XDG_RUNTIME_DIR") {
+        return Ok(folder.into());
+    }
+    let folder = std::env::temp_dir().join(format!("memgroup-example-{}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    Ok(folder)
 }
 
 /// A part of a tenant's work. Those of `carol` can be stopped.

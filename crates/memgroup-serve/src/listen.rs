@@ -3,7 +3,7 @@
 //! - I1. A socket is bound in a new folder of mode 0700 beside its path, gets mode 0600, and is then moved to its path. So it is never there with a
 //!   wider mode.
 //! - I2. A server holds a lock on `<path>.lock` while it lives. A server that does not get the lock leaves the socket alone. The system drops the lock
-//!   when the process ends in whatever way.
+//!   when the process ends in whatever way. A lock file of another user is refused: that user could hold the lock for ever.
 //! - I3. With the lock, a socket that is there is replaced only if it refuses a connection: no server answers.
 
 use std::fmt;
@@ -27,6 +27,13 @@ pub enum ListenError {
     Taken(PathBuf),
     /// A file at this path is no socket.
     NoSocket(PathBuf),
+    /// The lock file of the socket belongs to another user.
+    ForeignLock {
+        /// The path of the lock file.
+        lock: PathBuf,
+        /// The number of the user.
+        owner: u32,
+    },
     /// This path is too long for a socket.
     TooLong(PathBuf),
     /// Other machines can reach this address, and [`Serve::beyond_loopback`](crate::Serve::beyond_loopback) was not called.
@@ -52,6 +59,12 @@ impl fmt::Display for ListenError {
                     path.display()
                 )
             }
+            ListenError::ForeignLock { lock, owner } => write!(
+                f,
+                "listen beside {}: the lock file belongs to user {owner}; put the socket in a folder where only this user writes, such as \
+                 XDG_RUNTIME_DIR",
+                lock.display()
+            ),
             ListenError::TooLong(path) => write!(
                 f,
                 "listen on {}: the path has {} bytes, and a socket's has at most {PATH_MAX} here",
@@ -103,10 +116,24 @@ struct Lock {
     file: File,
 }
 
+/// How often a lock file is opened that is replaced each time.
+const TRIES: usize = 16;
+
 impl Lock {
-    /// `None` if another process has it.
-    fn take(path: PathBuf) -> io::Result<Option<Lock>> {
-        loop {
+    /// Takes the lock beside the socket at `socket`.
+    fn take(socket: &Path) -> Result<Lock, ListenError> {
+        Lock::take_with(socket, || ())
+    }
+
+    /// As [`take`](Lock::take). Calls `between` when the file is open and not locked yet.
+    fn take_with(socket: &Path, mut between: impl FnMut()) -> Result<Lock, ListenError> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let listen = || format!("listen on {}", socket.display());
+        for _ in 0..TRIES {
+            // Before it is opened: in a folder where all users write, the system may refuse to open it.
+            check_owner(&path, fs::symlink_metadata(&path).ok())?;
             let file = OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -114,17 +141,36 @@ impl Lock {
                 .mode(0o600)
                 // A pipe without a reader is refused at once.
                 .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-                .open(&path)?;
+                .open(&path);
+            let file = doing(file, listen)?;
+            let opened = doing(file.metadata(), listen)?;
+            let id_opened = id_of(&opened);
+            check_owner(&path, Some(opened))?;
+            between();
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) => return Err(ListenError::Taken(socket.to_owned())),
+                Err(TryLockError::Error(error)) => return Err(ListenError::Io(listen(), error)),
             }
             // The holder before may have removed the file after it was opened here.
-            if id(&path).ok() == Some(id_of(&file.metadata()?)) {
-                return Ok(Some(Lock { path, file }));
+            if id(&path).ok() == Some(id_opened) {
+                return Ok(Lock { path, file });
             }
         }
+        let replaced = format!(
+            "another program replaced {} {TRIES} times; put the socket in a folder where only this user writes",
+            path.display()
+        );
+        Err(ListenError::Io(listen(), io::Error::other(replaced)))
+    }
+}
+
+/// Refuses a lock file of another user.
+fn check_owner(lock: &Path, found: Option<fs::Metadata>) -> Result<(), ListenError> {
+    let own = rustix::process::geteuid().as_raw();
+    match found.map(|found| found.uid()).filter(|&owner| owner != own) {
+        Some(owner) => Err(ListenError::ForeignLock { lock: lock.to_owned(), owner }),
+        None => Ok(()),
     }
 }
 
@@ -177,9 +223,7 @@ pub(crate) fn unix(path: &Path) -> Result<(UnixListener, Socket), ListenError> {
     if path.as_os_str().len() > PATH_MAX {
         return Err(ListenError::TooLong(path.to_owned()));
     }
-    let mut lock = path.as_os_str().to_owned();
-    lock.push(".lock");
-    let lock = doing(Lock::take(lock.into()), listen)?.ok_or_else(|| ListenError::Taken(path.to_owned()))?;
+    let lock = Lock::take(path)?;
     check_free(path)?;
     let private = doing(Private::beside(path), listen)?;
     let bound = private.0.join("s");
@@ -301,6 +345,56 @@ mod tests {
         assert!(error.starts_with("listen on ") && error.contains("missing/m.sock: "), "{error}");
         let long = folder.path().join("x".repeat(100));
         assert!(matches!(unix(&long).unwrap_err(), ListenError::TooLong(_)));
+    }
+
+    #[test]
+    fn refuses_a_lock_file_of_another_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.sock");
+        let lock = folder.path().join("m.sock.lock");
+        fs::write(&lock, "").unwrap();
+        if std::os::unix::fs::chown(&lock, Some(65_534), None).is_err() {
+            println!("SKIPPED: this user cannot give a file away");
+            return;
+        }
+        // That user holds it, or not.
+        let held = File::open(&lock).unwrap();
+        for _ in 0..2 {
+            let error = unix(&path).unwrap_err();
+            assert!(matches!(error, ListenError::ForeignLock { owner: 65_534, .. }), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("m.sock.lock: the lock file belongs to user 65534; put the socket"),
+                "{text}"
+            );
+            held.lock().unwrap();
+        }
+        assert_eq!(names(folder.path()), ["m.sock.lock"], "it is left alone");
+    }
+
+    #[test]
+    fn a_lock_file_that_is_replaced_again_and_again_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.sock");
+        let other = folder.path().join("other");
+        let mut times = 0;
+        let error = Lock::take_with(&path, || {
+            times += 1;
+            fs::write(&other, "").unwrap();
+            fs::rename(&other, folder.path().join("m.sock.lock")).unwrap();
+        });
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("m.sock.lock 16 times; put the socket"), "{text}");
+        assert_eq!(times, TRIES);
+        // Replaced once, as by a server that ends.
+        let mut is_new = true;
+        let taken = Lock::take_with(&path, || {
+            if std::mem::take(&mut is_new) {
+                fs::remove_file(folder.path().join("m.sock.lock")).unwrap();
+            }
+        });
+        drop(taken.unwrap());
+        assert!(names(folder.path()).is_empty());
     }
 
     #[test]
