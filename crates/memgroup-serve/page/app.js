@@ -59,7 +59,7 @@ const api = {
   refresh: () => update(),
 };
 
-const ALONE = new Set(["taken_unix_us", "order", "groups"]);
+const ALONE = new Set(["taken_unix_us", "order", "left_out", "groups"]);
 
 // Makes a column of a value that all groups have.
 function spread(columns, size) {
@@ -220,7 +220,9 @@ function connected() {
   if (!isUsed) requestAnimationFrame(() => performance.mark("usable"));
   isUsed = true;
   set(document.body, "class", "live");
-  put($("state"), `${count(model.paths.length)} groups at ${clock(model.columns.taken_unix_us / 1000)}`);
+  const shown = model.paths.length, leftOut = model.columns.left_out;
+  const groups = leftOut > 0 ? `the ${count(shown)} largest of ${count(shown + leftOut)} groups` : `${count(shown)} groups`;
+  put($("state"), `${groups} at ${clock(model.columns.taken_unix_us / 1000)}`);
 }
 
 // What keeps the page from its figures.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::token::Token;
 
-/// The default limit of the server's group. It has room for the largest answer.
+/// The default limit of the server's group. Each route has room beside as many groups as a hierarchy has by default.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// Settings of a server: where it listens, which clients may read and control, and its bounds. [`start`](crate::start) takes them.
@@ -174,7 +174,8 @@ impl Serve {
     /// Sets the limit of the server's group in bytes, 64 MiB by default. An answer that needs more is refused with status 503.
     ///
     /// At its start the server charges 64 KiB for each of the possible [connections](Serve::connections), and 300 bytes for each of the possible
-    /// [events](Serve::events). A snapshot takes some 1.5 KiB a group, and the history 14 KiB for each of its groups.
+    /// [events](Serve::events). The history takes 14 KiB for each of its groups, and the table of all groups some 150 to 300 bytes a group. A snapshot takes
+    /// some 1.5 KiB a group: an answer has the largest groups for which a quarter of the limit has room, unless its client asks for more.
     pub fn max_bytes(mut self, bytes: u64) -> Serve {
         self.max_bytes = bytes;
         self

@@ -121,7 +121,7 @@ impl From<FileError> for Problem {
 impl From<ChargeError> for Problem {
     fn from(error: ChargeError) -> Problem {
         let detail = format!(
-            "no memory for the answer: failed to {error}; ask for less, such as one group, or raise that group's memory.max"
+            "no memory for the answer: failed to {error}; ask for less, such as one group or ?limit=100, or raise that group's memory.max"
         );
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, NO_MEMORY, detail).retry_after(1);
         match error.path() {

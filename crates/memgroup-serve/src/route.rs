@@ -73,20 +73,23 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/log.js", Right::Nothing, Act::Page(7)),
     route("GET", "/metrics", Right::Read, Act::Metrics),
     route("GET", "/v1/about", Right::Read, Act::About),
-    route("GET", "/v1/tree", Right::Read, Act::Tree),
-    route("GET", "/v1/table", Right::Read, Act::Table).query(&["known"]),
+    route("GET", "/v1/tree", Right::Read, Act::Tree).query(&[LIMIT]),
+    route("GET", "/v1/table", Right::Read, Act::Table).query(&["known", LIMIT]),
     route("GET", "/v1/waits", Right::Read, Act::Waits),
     route("GET", "/v1/kills", Right::Read, Act::Kills),
     route("GET", "/v1/history", Right::Read, Act::History).query(&["group"]),
     route("GET", "/v1/events", Right::Read, Act::Events).query(&["after"]),
-    route("GET", "/v1/groups/<path>", Right::Read, Act::Show),
-    route("GET", "/v1/groups/<path>/<file>", Right::Read, Act::Show),
+    route("GET", "/v1/groups/<path>", Right::Read, Act::Show).query(&[LIMIT]),
+    route("GET", "/v1/groups/<path>/<file>", Right::Read, Act::Show).query(&[LIMIT]),
     route("PUT", "/v1/groups/<path>/<file>", Right::Control, Act::Write),
     route("POST", "/v1/groups/<path>", Right::Control, Act::Create),
     route("DELETE", "/v1/groups/<path>", Right::Control, Act::Remove).query(&["recursive"]),
 ];
 
 const GROUPS: &str = "/v1/groups";
+
+/// The name of the most groups of an answer, in a query.
+pub(crate) const LIMIT: &str = "limit";
 
 /// The rest of a path below [`GROUPS`].
 fn below_groups(path: &str) -> Option<&str> {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use memgroup::{ChargeError, Group};
 use tokio::time::MissedTickBehavior;
 
+use crate::account::uncounted;
 use crate::app::App;
 #[cfg(feature = "metrics")]
 use crate::facade::Facade;
@@ -18,6 +19,7 @@ use crate::facade::Facade;
 use crate::log::Log;
 use crate::report::{Kill, unix_us};
 use crate::sample::{Groups, Kills, Samples, largest};
+use crate::snapshots::Found;
 
 /// Time between two looks at the root's events.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -77,20 +79,26 @@ impl Sampler {
                 continue;
             }
             let app = Arc::clone(&self.app);
-            app.pace.exempt(|| self.look(events, is_due));
-            is_due = false;
+            let has_looked = app.pace.exempt(|| self.look(events, is_due));
+            is_due &= !has_looked;
         }
     }
 
     /// Takes note of all that happened before.
     fn begin(&mut self) {
         self.kills.begin(&self.app.hierarchy.kills());
-        let groups = self.app.hierarchy.groups();
-        self.groups.look(&self.app.account, &groups, 0, None, |_, _| ());
+        if let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups()) {
+            self.groups.look(&self.app.account, found.online(), 0, None, |_, _| ());
+        }
     }
 
-    fn look(&mut self, events: memgroup::Events, is_sample: bool) {
+    /// Looks at all groups. Returns `false` if there is no memory for their list. All counts only grow, so the next look finds what this one would have.
+    fn look(&mut self, events: memgroup::Events, is_sample: bool) -> bool {
         let began = Instant::now();
+        let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups()) else {
+            self.app.set_untold(self.app.groups());
+            return false;
+        };
         self.events = events;
         let samples = &self.app.samples;
         let Samples { ring, history, .. } = samples;
@@ -103,10 +111,10 @@ impl Sampler {
             self.log.kill(&kill);
         }
         samples.set_kills(self.kills.totals());
-        let groups = self.app.hierarchy.groups();
+        let groups: Vec<&Group> = uncounted(|| found.online().collect());
         self.app.set_groups(groups.len());
         let pieces = groups.chunks(GROUPS_A_PIECE).inspect(|_| self.app.pace.rest());
-        self.groups.look(&self.app.account, pieces.flatten(), now, Some(ring), |group, met| {
+        self.groups.look(&self.app.account, pieces.flatten().copied(), now, Some(ring), |group, met| {
             #[cfg(feature = "tracing")]
             self.log.met(group, met);
             #[cfg(not(feature = "tracing"))]
@@ -122,5 +130,6 @@ impl Sampler {
             self.facade.sample(largest.into_iter());
         }
         self.not_before = Instant::now() + PAUSE * began.elapsed();
+        true
     }
 }

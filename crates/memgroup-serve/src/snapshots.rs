@@ -1,8 +1,15 @@
 //! Snapshots: values of the tree for answers, charged before they are made.
+//!
+//! - I1. An answer has as many groups as its client asks for, or those for which a quarter of the server's limit has room: the ones with the most usage.
+//!   So a tenant that makes groups takes no answer from the operator. The answer says how many groups it left out.
+//! - I2. A group is chosen before the groups below it.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use memgroup::{Charge, ChargeError, Group, GroupSnapshot, Hierarchy, ShrinkerReport, Snapshot};
+use memgroup::{
+    Charge, ChargeError, Group, GroupSnapshot, Hierarchy, ShrinkerReport, Snapshot, SnapshotReader,
+};
 use tokio::time::{Duration, Instant};
 
 use crate::account::{Account, uncounted};
@@ -11,8 +18,14 @@ use crate::pace::Pace;
 /// The age up to which requests share a snapshot that another one still sends.
 const SHARED_FOR: Duration = Duration::from_millis(250);
 
-/// Bytes of the temporary values of a snapshot, for each group.
-const PASSING: usize = 160;
+/// Bytes for each group while the groups are found, with a name of usual length.
+const FINDING: usize = 320;
+
+/// Bytes for each group that was found, while groups are chosen and read.
+const FOUND: usize = 160;
+
+/// The part of the server's limit that the groups of one answer take at most, unless its client asks for more.
+const PART: u64 = 4;
 
 /// A snapshot with its charge.
 #[derive(Debug)]
@@ -23,32 +36,33 @@ pub(crate) struct Held {
     _charge: Charge,
 }
 
+/// A snapshot that an answer has, when it was taken, and the number of groups that its client asked for.
+type Last = (Weak<Held>, Instant, Option<usize>);
+
 /// The snapshot of the whole tree that was made last, while an answer has it.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
-    last: Mutex<Option<(Weak<Held>, Instant)>>,
+    last: Mutex<Option<Last>>,
 }
 
 impl Snapshots {
-    /// A snapshot of the whole tree, which has some `groups`. It may be one that another answer has, if that is a quarter of a second old at most.
+    /// A snapshot of the whole tree, which has some `groups`. It has `most` groups, if the client asks for a number. It may be one that another answer has,
+    /// if that is a quarter of a second old at most.
     pub(crate) fn tree(
         &self,
         hierarchy: &Hierarchy,
         account: &Account,
         pace: &Pace,
         groups: usize,
+        most: Option<usize>,
     ) -> Result<Arc<Held>, ChargeError> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = last.as_ref().filter(|(_, taken)| taken.elapsed() <= SHARED_FOR);
-        if let Some(held) = held.and_then(|(held, _)| held.upgrade()) {
+        let is_shared = |last: &&Last| last.1.elapsed() <= SHARED_FOR && last.2 == most;
+        if let Some(held) = last.as_ref().filter(is_shared).and_then(|last| last.0.upgrade()) {
             return Ok(held);
         }
-        // Many groups may have come since the last look.
-        let listed = account.charge((groups * 2 * size_of::<Group>()) as u64)?;
-        let groups = hierarchy.groups().len().max(groups);
-        drop(listed);
-        let held = Arc::new(take(hierarchy, &hierarchy.root(), account, pace, groups)?);
-        *last = Some((Arc::downgrade(&held), Instant::now()));
+        let held = Arc::new(take(hierarchy, &hierarchy.root(), account, pace, groups, most)?);
+        *last = Some((Arc::downgrade(&held), Instant::now(), most));
         Ok(held)
     }
 
@@ -58,16 +72,66 @@ impl Snapshots {
     }
 }
 
-/// A snapshot of a part of the tree, which has some `groups`.
+/// The groups of a part of the tree, before they are read.
+pub(crate) struct Found {
+    pub(crate) reader: SnapshotReader,
+    _charge: Charge,
+}
+
+impl Found {
+    /// Finds the groups of a part of the tree, which has some `groups`.
+    pub(crate) fn below(top: &Group, account: &Account, groups: usize) -> Result<Found, ChargeError> {
+        let mut charge = account.charge(((groups + groups / 8 + 1) * FINDING) as u64)?;
+        let reader = uncounted(|| top.snapshot_reader());
+        account.resize(&mut charge, (reader.groups().len() * FOUND) as u64)?;
+        Ok(Found { reader, _charge: charge })
+    }
+
+    /// The groups that are online.
+    pub(crate) fn online(&self) -> impl Iterator<Item = &Group> {
+        let groups = self.reader.groups().enumerate();
+        groups.filter(|(at, _)| self.reader.is_online(*at)).map(|(_, group)| group)
+    }
+
+    /// The positions of the `most` groups with the most usage, of those that are `wanted`, in ascending order. The first group is always among them. A group
+    /// counts as large as the largest one below it, so that it is chosen before that one although both change meanwhile (I2). Of two with the same usage
+    /// the first one is chosen.
+    pub(crate) fn largest(&self, most: usize, wanted: impl Fn(usize) -> bool) -> Vec<usize> {
+        let mut usage: Vec<u64> = self.reader.groups().map(Group::usage).collect();
+        for at in (1..usage.len()).rev().filter(|&at| wanted(at)) {
+            if let Some(parent) = self.reader.parent(at) {
+                usage[parent] = usage[parent].max(usage[at]);
+            }
+        }
+        let mut ranked: Vec<usize> = (1..usage.len()).filter(|&at| wanted(at)).collect();
+        let most = most.saturating_sub(1);
+        if most < ranked.len() {
+            ranked.select_nth_unstable_by_key(most, |&at| (Reverse(usage[at]), at));
+            ranked.truncate(most);
+        }
+        ranked.push(0);
+        ranked.sort_unstable();
+        ranked
+    }
+}
+
+/// A snapshot of a part of the tree, which has some `groups`. It has the `most` largest of them; as many as there is room for if no number is asked for.
 pub(crate) fn take(
     hierarchy: &Hierarchy,
     top: &Group,
     account: &Account,
     pace: &Pace,
     groups: usize,
+    most: Option<usize>,
 ) -> Result<Held, ChargeError> {
-    let mut charge = account.charge(bytes_of_groups(hierarchy, groups + groups / 8 + 1))?;
-    let mut snapshot = uncounted(|| top.snapshot_with(|| _ = pace.settle()));
+    let mut found = Found::below(top, account, groups)?;
+    let room = account.group.max().map_or(u64::MAX, |max| max / PART) / bytes_of_group(hierarchy);
+    let most =
+        most.unwrap_or(usize::try_from(room).unwrap_or(usize::MAX)).clamp(1, found.reader.groups().len());
+    let mut charge = account.charge(most as u64 * bytes_of_group(hierarchy))?;
+    let chosen = uncounted(|| found.largest(most, |_| true));
+    let mut snapshot = uncounted(|| found.reader.snapshot(&chosen, || _ = pace.settle()));
+    drop(found);
     let frame = uncounted(|| frame(&mut snapshot));
     account.resize(&mut charge, bytes_of(&snapshot) + (frame.0.len() + frame.1.len()) as u64)?;
     Ok(Held { snapshot, frame, _charge: charge })
@@ -84,16 +148,16 @@ fn frame(snapshot: &mut Snapshot) -> (String, String) {
     (head.to_owned(), tail.to_owned())
 }
 
-/// Bytes of the snapshot of so many groups, by the lengths of paths that are usual.
-fn bytes_of_groups(hierarchy: &Hierarchy, groups: usize) -> u64 {
+/// The number of statistics that each group has.
+pub(crate) fn statistics(hierarchy: &Hierarchy) -> usize {
+    let subsystems = hierarchy.subsystems().into_iter();
+    subsystems.filter_map(|name| hierarchy.statistics(name)).map(|one| one.stats().len()).sum()
+}
+
+/// Bytes of one group in a snapshot, by the lengths of paths that are usual.
+pub(crate) fn bytes_of_group(hierarchy: &Hierarchy) -> u64 {
     const NAMES: usize = 128;
-    let statistics: usize = hierarchy
-        .subsystems()
-        .into_iter()
-        .filter_map(|name| hierarchy.statistics(name))
-        .map(|one| one.stats().len())
-        .sum();
-    (groups * (size_of::<GroupSnapshot>() + 16 * statistics + NAMES + PASSING)) as u64
+    (size_of::<GroupSnapshot>() + 16 * statistics(hierarchy) + NAMES) as u64
 }
 
 fn bytes_of(snapshot: &Snapshot) -> u64 {
@@ -137,7 +201,7 @@ mod tests {
     fn requests_share_a_snapshot_while_one_of_them_has_it() {
         let (hierarchy, account) = fixture();
         let snapshots = Snapshots::default();
-        let tree = || snapshots.tree(&hierarchy, &account, &Pace::new(25), 2).unwrap();
+        let tree = || snapshots.tree(&hierarchy, &account, &Pace::new(25), 2, None).unwrap();
         let (first, second) = (tree(), tree());
         assert!(Arc::ptr_eq(&first, &second) || first.snapshot.taken.elapsed().unwrap() > SHARED_FOR);
         snapshots.forget();
@@ -153,7 +217,7 @@ mod tests {
     fn frames_the_groups_as_the_engine_does() {
         let (hierarchy, account) = fixture();
         hierarchy.create("/\"groups\":[x").unwrap();
-        let held = take(&hierarchy, &hierarchy.root(), &account, &Pace::new(25), 3).unwrap();
+        let held = take(&hierarchy, &hierarchy.root(), &account, &Pace::new(25), 3, None).unwrap();
         let groups: Vec<String> =
             held.snapshot.groups.iter().map(|group| serde_json::to_string(group).unwrap()).collect();
         let text = format!("{}{}{}", held.frame.0, groups.join(","), held.frame.1);
@@ -165,7 +229,7 @@ mod tests {
         let (hierarchy, account) = fixture();
         let groups: Vec<_> = (0..62).map(|number| hierarchy.create(&format!("/{number}")).unwrap()).collect();
         let settles = |top: &Group, groups| {
-            crate::pace::settles_of(|pace| drop(take(&hierarchy, top, &account, pace, groups).unwrap()))
+            crate::pace::settles_of(|pace| drop(take(&hierarchy, top, &account, pace, groups, None).unwrap()))
         };
         assert_eq!((settles(&groups[0], 1), settles(&hierarchy.root(), 64)), (1, 2));
         hierarchy.create("/one-more").unwrap();
@@ -191,11 +255,61 @@ mod tests {
         for number in 0..1000 {
             hierarchy.create(&format!("/{number}")).unwrap();
         }
-        account.group.set_max(100_000).unwrap();
+        let refused = |limit, known, most| {
+            account.group.set_max(limit).unwrap();
+            let refused =
+                Snapshots::default().tree(&hierarchy, &account, &Pace::new(25), known, most).unwrap_err();
+            assert_eq!(account.group.usage(), 0);
+            refused.asked()
+        };
+        let list = 1002 * FINDING as u64;
+        assert!(refused(list / 2, 1002, None) >= list, "the list of all groups at once");
         // The last look found two groups.
-        let refused = Snapshots::default().tree(&hierarchy, &account, &Pace::new(25), 2).unwrap_err();
-        let asked = bytes_of_groups(&hierarchy, 1002);
-        assert!(refused.asked() >= asked, "{} of {asked}: all at once", refused.asked());
+        assert_eq!(refused(100_000, 2, None), (1002 * FOUND - 3 * FINDING) as u64);
+        let groups = 1002 * bytes_of_group(&hierarchy);
+        assert_eq!(refused(groups, 1002, Some(5000)), groups, "all groups that the client asks for, at once");
+    }
+
+    #[test]
+    fn a_snapshot_has_the_largest_groups_for_which_there_is_room() {
+        // The server's own group is in another tree.
+        let ((_other, account), (hierarchy, _)) = (fixture(), fixture());
+        let mut charges = Vec::new();
+        for number in 0..1000 {
+            let group = hierarchy.create(&format!("/{number:03}")).unwrap();
+            charges.push(group.create("below").unwrap().try_charge(1000 - number).unwrap());
+        }
+        let each = bytes_of_group(&hierarchy);
+        account.group.set_max(4 * 500 * each).unwrap();
+        let take = |most| take(&hierarchy, &hierarchy.root(), &account, &Pace::new(25), 2002, most).unwrap();
+        for (most, groups) in [(None, 500), (Some(500), 500), (Some(1), 1), (Some(0), 1), (Some(4), 4)] {
+            let held = take(most);
+            let paths: Vec<&str> = held.snapshot.groups.iter().map(|group| group.path.as_str()).collect();
+            assert_eq!((paths.len(), held.snapshot.left_out), (groups, 2002 - groups), "{most:?}");
+            let first = ["/", "/000", "/000/below", "/001", "/001/below"];
+            assert_eq!(paths[..groups.min(5)], first[..groups.min(5)]);
+            assert_eq!(held.snapshot.groups[0].descendants, 2001, "with those that are left out");
+        }
+        account.group.set_max(None).unwrap();
+        assert_eq!((take(None).snapshot.left_out, take(Some(9999)).snapshot.groups.len()), (0, 2002));
         assert_eq!(account.group.usage(), 0);
+    }
+
+    #[test]
+    fn a_group_is_as_large_as_those_below_it() {
+        let (_other, account) = fixture();
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).account_root(false)).unwrap();
+        let deep = ["/a", "/a/b", "/a/b/c", "/d"].map(|path| hierarchy.create(path).unwrap());
+        let (_small, _large) = (deep[3].try_charge(10).unwrap(), deep[2].try_charge(20).unwrap());
+        let found = Found::below(&hierarchy.root(), &account, 5).unwrap();
+        let paths = |most, wanted: fn(usize) -> bool| -> Vec<String> {
+            let groups: Vec<String> = found.reader.groups().map(Group::path).collect();
+            found.largest(most, wanted).into_iter().map(|at| groups[at].clone()).collect()
+        };
+        assert_eq!(paths(1, |_| true), ["/"]);
+        assert_eq!(paths(3, |_| true), ["/", "/a", "/a/b"]);
+        assert_eq!(paths(5, |_| true), ["/", "/a", "/a/b", "/a/b/c", "/d"]);
+        assert_eq!(paths(2, |at| at > 3), ["/", "/d"], "only of those that are wanted");
+        assert_eq!(paths(99, |_| true).len(), 5);
     }
 }

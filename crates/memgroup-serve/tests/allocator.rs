@@ -74,3 +74,22 @@ fn counts_its_bytes_once_and_gives_all_back() {
     assert!(held.is_empty(), "{held:?}");
     assert_eq!(hierarchy.root().usage_exact(), 0);
 }
+
+#[test]
+fn a_list_of_groups_takes_as_much_as_the_server_charges_for_it() {
+    const GROUPS: u64 = 8000;
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let tenant = hierarchy.create("/tenant").unwrap();
+    for number in 0..GROUPS {
+        tenant.create(&format!("request-{number}")).unwrap();
+    }
+    // As `FINDING` and `FOUND` in the source of the server; and what the allocator of a thread holds back.
+    let (finding, found, held_back) = (320 * GROUPS, 160 * GROUPS, 128 << 10);
+    let own = hierarchy.create("/own").unwrap();
+    let _scope = memgroup::scope::enter(&own);
+    let reader = hierarchy.root().snapshot_reader();
+    let (peak, usage) = (own.peak(), own.usage());
+    assert!(peak <= finding + held_back && peak > finding / 2, "{peak} of {finding}");
+    assert!(usage <= found + held_back && usage > found / 4, "{usage} of {found}");
+    drop(reader);
+}

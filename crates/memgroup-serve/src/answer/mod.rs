@@ -29,7 +29,7 @@ use crate::metrics;
 use crate::page;
 use crate::path::query;
 use crate::problem::{NO_MEMORY, Problem, READ_ONLY};
-use crate::route::{Act, Right, Route, parts};
+use crate::route::{Act, LIMIT, Right, Route, parts};
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -177,16 +177,20 @@ async fn dispatch(
             })
             .await
         }
-        Act::Tree => with_room(app, || tree::whole(app)).await,
+        Act::Tree => {
+            let most = limit(&asked)?;
+            with_room(app, || tree::whole(app, most)).await
+        }
         Act::Table => {
-            let known = asked.last().map(|(_, order)| order.as_str());
-            with_room(app, || table::table(app, known)).await
+            let most = limit(&asked)?;
+            let known = asked.iter().rfind(|(name, _)| *name == "known").map(|(_, order)| order.as_str());
+            with_room(app, || table::table(app, known, most)).await
         }
         Act::Waits => with_room(app, || list::waits(app)).await,
         Act::Kills => with_room(app, || list::kills(app)).await,
         Act::Show => {
-            let parts = parts(path)?;
-            with_room(app, || show::show(app, &parts)).await
+            let (parts, most) = (parts(path)?, limit(&asked)?);
+            with_room(app, || show::show(app, &parts, most)).await
         }
         Act::History => {
             let paths: Vec<String> = asked.into_iter().map(|(_, path)| path).collect();
@@ -200,6 +204,18 @@ async fn dispatch(
             control::act(app, conn, peer, route.act, path, asked, body).await
         }
     }
+}
+
+/// The most groups that a client asks for; `None` if it names no number.
+fn limit(asked: &[(&'static str, String)]) -> Result<Option<usize>, Problem> {
+    let Some((_, text)) = asked.iter().rfind(|(name, _)| *name == LIMIT) else { return Ok(None) };
+    let limit = text.parse().ok().filter(|&limit| limit > 0);
+    limit.map(Some).ok_or_else(|| {
+        Problem::bad(
+            "invalid_query",
+            format!("limit={text:?} is no number of groups: write 1 or more, or leave it out"),
+        )
+    })
 }
 
 /// The result of code that cannot fail.
@@ -292,7 +308,7 @@ mod tests {
         let conn = Conns::default().admit(1).await.unwrap();
         let mut pieces = 0;
         let settles = settles_of_app(|app| {
-            let mut body = AnswerBody::new(tree::whole(&app).unwrap().content, Arc::clone(&app), conn);
+            let mut body = AnswerBody::new(tree::whole(&app, None).unwrap().content, Arc::clone(&app), conn);
             let mut context = Context::from_waker(Waker::noop());
             while let Poll::Ready(Some(_)) = Pin::new(&mut body).poll_frame(&mut context) {
                 pieces += 1;

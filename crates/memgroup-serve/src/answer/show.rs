@@ -14,7 +14,7 @@ use crate::path::Parts;
 use crate::problem::Problem;
 use crate::snapshots::{count, take};
 
-pub(super) fn show(app: &App, parts: &Parts) -> Result<Answer, Problem> {
+pub(super) fn show(app: &App, parts: &Parts, most: Option<usize>) -> Result<Answer, Problem> {
     if let Some((path, name)) = parts.group_and_file()
         && let Some(file) = app.hierarchy.files().into_iter().find(|file| file.name == name)
     {
@@ -29,7 +29,8 @@ pub(super) fn show(app: &App, parts: &Parts) -> Result<Answer, Problem> {
         );
     }
     let top = app.hierarchy.lookup(&parts.group()).map_err(|error| missing(app, parts, error.into()))?;
-    let held = take(&app.hierarchy, &top, &app.account, &app.pace, count(&top, app.groups()))?;
+    let groups = count(&top, app.groups());
+    let held = take(&app.hierarchy, &top, &app.account, &app.pace, groups, most)?;
     Ok(Answer::new(JSON, Content::Tree(Tree::new(app, Arc::new(held))?)))
 }
 

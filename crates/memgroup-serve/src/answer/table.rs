@@ -18,6 +18,8 @@ struct Table<'s> {
     taken_unix_us: u64,
     /// Another text if groups came or went.
     order: String,
+    /// Groups that are not in the columns.
+    left_out: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<Groups<'s>>,
     usage_bytes: Column<'s, u64>,
@@ -56,8 +58,8 @@ impl<T: Serialize + PartialEq> Serialize for Column<'_, T> {
 }
 
 /// The figures of all groups; their names too, unless the client knows their `order`.
-pub(super) fn table(app: &App, known: Option<&str>) -> Result<Answer, Problem> {
-    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups())?;
+pub(super) fn table(app: &App, known: Option<&str>, most: Option<usize>) -> Result<Answer, Problem> {
+    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups(), most)?;
     let groups = &held.snapshot.groups[..];
     let order = order(groups);
     let names = Groups {
@@ -71,6 +73,7 @@ pub(super) fn table(app: &App, known: Option<&str>) -> Result<Answer, Problem> {
             taken_unix_us: unix_us(held.snapshot.taken),
             groups: (known != Some(&order)).then_some(names),
             order,
+            left_out: held.snapshot.left_out,
             usage_bytes: Column(groups, |group| group.usage_bytes),
             peak_bytes: Column(groups, |group| group.peak_bytes),
             max_bytes: Column(groups, |group| group.limits.max_bytes),

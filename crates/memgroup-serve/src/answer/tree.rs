@@ -58,8 +58,8 @@ impl Tree {
     }
 }
 
-/// The whole tree.
-pub(super) fn whole(app: &App) -> Result<Answer, Problem> {
-    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups())?;
+/// The whole tree, or its `most` largest groups.
+pub(super) fn whole(app: &App, most: Option<usize>) -> Result<Answer, Problem> {
+    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups(), most)?;
     Ok(Answer::new(JSON, Content::Tree(Tree::new(app, held)?)))
 }

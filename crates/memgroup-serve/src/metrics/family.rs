@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Unit;
 
-use super::select::Groups;
+use super::View;
 use super::value::Value;
 use crate::app::App;
 use crate::sample::{BOUNDS, Totals};
@@ -22,46 +22,46 @@ pub(super) const FIXED: usize = 28;
 /// The value of `id` for the sum of the groups that have no series.
 pub(super) const OTHER: &str = "other";
 
-/// How the value for the groups without series is made.
+/// The groups that a figure is of, which says how that of the groups without series is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Rest {
-    /// Figures include groups below: the sum over the highest of them.
-    Tops,
-    /// Figures are of a group alone: the sum over all of them.
-    All,
+pub(super) enum Of {
+    /// The group and all groups below it: the sum over the highest groups without series.
+    Subtree,
+    /// The group alone: the sum over all of them.
+    Group,
     /// A sum would mean nothing.
-    Lacking,
+    Unsummed,
 }
 
 /// A family of series, one for each group.
-struct Family {
-    name: &'static str,
+pub(super) struct Family {
+    pub(super) name: &'static str,
     help: &'static str,
     unit: Option<Unit>,
     kind: MetricType,
-    rest: Rest,
+    pub(super) of: Of,
     /// `None` where the group has no such figure.
-    value: fn(&GroupSnapshot) -> Option<Value>,
+    pub(super) value: fn(&GroupSnapshot) -> Option<Value>,
 }
 
 const fn gauge(
     name: &'static str,
     unit: Option<Unit>,
-    rest: Rest,
+    of: Of,
     help: &'static str,
     value: fn(&GroupSnapshot) -> Option<Value>,
 ) -> Family {
-    Family { name, help, unit, kind: MetricType::Gauge, rest, value }
+    Family { name, help, unit, kind: MetricType::Gauge, of, value }
 }
 
 const fn counter(
     name: &'static str,
     unit: Option<Unit>,
-    rest: Rest,
+    of: Of,
     help: &'static str,
     value: fn(&GroupSnapshot) -> Option<Value>,
 ) -> Family {
-    Family { name, help, unit, kind: MetricType::Counter, rest, value }
+    Family { name, help, unit, kind: MetricType::Counter, of, value }
 }
 
 fn whole(number: u64) -> Option<Value> {
@@ -76,100 +76,100 @@ fn protected(bytes: Option<u64>) -> Option<Value> {
 const BYTES: Option<Unit> = Some(Unit::Bytes);
 const SECONDS: Option<Unit> = Some(Unit::Seconds);
 
-static FAMILIES: &[Family] = &[
+pub(super) static FAMILIES: &[Family] = &[
     gauge(
         "memory_usage",
         BYTES,
-        Rest::Tops,
+        Of::Subtree,
         "Bytes charged to the group and below it, prepaid bytes included.",
         |g| whole(g.usage_bytes),
     ),
-    gauge("memory_charged", BYTES, Rest::Tops, "The same without prepaid bytes.", |g| {
+    gauge("memory_charged", BYTES, Of::Subtree, "The same without prepaid bytes.", |g| {
         whole(g.usage_exact_bytes)
     }),
-    gauge("memory_peak", BYTES, Rest::Lacking, "The highest usage so far.", |g| whole(g.peak_bytes)),
+    gauge("memory_peak", BYTES, Of::Unsummed, "The highest usage so far.", |g| whole(g.peak_bytes)),
     gauge(
         "memory_max",
         BYTES,
-        Rest::Lacking,
+        Of::Unsummed,
         "The most bytes that the group may use; missing without a limit.",
         |g| g.limits.max_bytes.map(Value::Whole),
     ),
     gauge(
         "memory_high",
         BYTES,
-        Rest::Lacking,
+        Of::Unsummed,
         "Usage above which threads are slowed down; missing without a limit.",
         |g| g.limits.high_bytes.map(Value::Whole),
     ),
     gauge(
         "memory_low",
         BYTES,
-        Rest::Lacking,
+        Of::Unsummed,
         "Bytes that are reclaimed last; missing where there are none.",
         |g| protected(g.limits.low_bytes),
     ),
     gauge(
         "memory_min",
         BYTES,
-        Rest::Lacking,
+        Of::Unsummed,
         "Bytes that are never reclaimed; missing where there are none.",
         |g| protected(g.limits.min_bytes),
     ),
     gauge(
         "memory_fair_share",
         BYTES,
-        Rest::Lacking,
+        Of::Unsummed,
         "Bytes that its parent's factor allows now; missing without one.",
         |g| g.fair_share.map(|share| Value::Whole(share.bytes)),
     ),
     gauge(
         "memory_enforced",
         None,
-        Rest::Lacking,
+        Of::Unsummed,
         "1 where max refuses charges, 0 where it only counts.",
         |g| whole(u64::from(g.limits.enforced)),
     ),
     gauge(
         "memory_owed",
         BYTES,
-        Rest::All,
+        Of::Group,
         "Bytes above a high that no thread has paid for by waiting.",
         |g| whole(g.owed_bytes),
     ),
-    counter("memory_refusals", None, Rest::All, "Charges that the group itself refused.", |g| {
+    counter("memory_refusals", None, Of::Group, "Charges that the group itself refused.", |g| {
         whole(g.refusals)
     }),
-    counter("memory_overdraft_charges", None, Rest::All, "Forced charges beyond its limit.", |g| {
+    counter("memory_overdraft_charges", None, Of::Group, "Forced charges beyond its limit.", |g| {
         whole(g.overdraft.charges)
     }),
-    counter("memory_overdraft", BYTES, Rest::All, "Bytes that forced charges took beyond its limit.", |g| {
+    counter("memory_overdraft", BYTES, Of::Group, "Bytes that forced charges took beyond its limit.", |g| {
         whole(g.overdraft.bytes)
     }),
     counter(
         "pressure_memory_waiting",
         SECONDS,
-        Rest::Lacking,
+        Of::Unsummed,
         "Time in which some thread was stalled for memory.",
         |g| Some(Value::micros(g.pressure.some.total)),
     ),
     counter(
         "pressure_memory_stalled",
         SECONDS,
-        Rest::Lacking,
+        Of::Unsummed,
         "Time in which no thread worked and some was stalled.",
         |g| Some(Value::micros(g.pressure.full.total)),
     ),
-    gauge("waiters", None, Rest::Tops, "Charges in the group and below it that wait now.", |g| {
+    gauge("waiters", None, Of::Subtree, "Charges in the group and below it that wait now.", |g| {
         whole(g.waiters.now as u64)
     }),
-    gauge("waiters_requested", BYTES, Rest::Tops, "Bytes that those charges need.", |g| {
+    gauge("waiters_requested", BYTES, Of::Subtree, "Bytes that those charges need.", |g| {
         whole(g.waiters.bytes)
     }),
-    gauge("waiters_longest", SECONDS, Rest::Lacking, "How long the longest of them has waited.", |g| {
+    gauge("waiters_longest", SECONDS, Of::Unsummed, "How long the longest of them has waited.", |g| {
         Some(Value::Seconds(g.waiters.longest.as_secs_f64()))
     }),
-    gauge("stock_prepaid", BYTES, Rest::All, "Bytes that the group's own stocks have prepaid.", |g| {
+    gauge("stock_prepaid", BYTES, Of::Group, "Bytes that the group's own stocks have prepaid.", |g| {
         whole(g.stock.prepaid_bytes)
     }),
 ];
@@ -190,21 +190,8 @@ fn series<S: EncodeLabelSet>(
     }
 }
 
-fn sum(values: impl Iterator<Item = Option<Value>>) -> Option<Value> {
-    values.flatten().reduce(Value::plus)
-}
-
-impl Rest {
-    fn sum(self, groups: &Groups<'_>, value: impl Fn(&GroupSnapshot) -> Option<Value>) -> Option<Value> {
-        match self {
-            Rest::Tops => sum(groups.tops.iter().map(|group| value(group))),
-            Rest::All => sum(groups.rest.iter().map(|group| value(group))),
-            Rest::Lacking => None,
-        }
-    }
-}
-
 /// A statistic of a subsystem, with the name of its family.
+#[derive(Debug)]
 pub(super) struct Statistic {
     subsystem: usize,
     index: usize,
@@ -255,7 +242,7 @@ fn metric_name(text: &str) -> String {
 }
 
 impl Statistic {
-    fn value(&self, group: &GroupSnapshot) -> Option<Value> {
+    pub(super) fn value(&self, group: &GroupSnapshot) -> Option<Value> {
         let value = *group.subsystems().nth(self.subsystem)?.hierarchical.get(self.index)?;
         Some(if self.kind == StatKind::Time {
             Value::micros(value.max(0) as u64)
@@ -266,67 +253,54 @@ impl Statistic {
 }
 
 /// The series of groups.
-pub(super) fn groups(
-    encoder: &mut DescriptorEncoder<'_>,
-    groups: &Groups<'_>,
-    statistics: &[Statistic],
-) -> fmt::Result {
-    for family in FAMILIES {
-        let Family { name, help, unit, kind, rest, value } = family;
+pub(super) fn groups(encoder: &mut DescriptorEncoder<'_>, view: &View) -> fmt::Result {
+    for (Family { name, help, unit, kind, value, .. }, rest) in FAMILIES.iter().zip(&view.rest.families) {
         let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
-        for group in &groups.shown {
-            if let Some(value) = value(group) {
-                series(&mut metric, *kind, &[("id", group.path.as_str())], value)?;
-            }
-        }
-        if let Some(value) = rest.sum(groups, value) {
-            series(&mut metric, *kind, &[("id", OTHER)], value)?;
-        }
+        each(&mut metric, *kind, view, value, *rest)?;
     }
-    events(encoder, groups)?;
-    for statistic in statistics {
+    events(encoder, view)?;
+    for (statistic, rest) in view.statistics.iter().zip(&view.rest.statistics) {
         let kind = if statistic.kind == StatKind::Gauge { MetricType::Gauge } else { MetricType::Counter };
         let Statistic { name, help, unit, .. } = statistic;
         let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
-        let of = |group: &GroupSnapshot| statistic.value(group);
-        for group in &groups.shown {
-            if let Some(value) = of(group) {
-                series(&mut metric, kind, &[("id", group.path.as_str())], value)?;
-            }
-        }
-        if let Some(value) = Rest::Tops.sum(groups, of) {
-            series(&mut metric, kind, &[("id", OTHER)], value)?;
-        }
+        each(&mut metric, kind, view, |group| statistic.value(group), *rest)?;
     }
     Ok(())
+}
+
+/// The series of one figure: those of the shown groups, and the sum over the rest.
+fn each(
+    metric: &mut prometheus_client::encoding::MetricEncoder<'_>,
+    kind: MetricType,
+    view: &View,
+    value: impl Fn(&GroupSnapshot) -> Option<Value>,
+    rest: Option<Value>,
+) -> fmt::Result {
+    for group in &view.shown.groups {
+        if let Some(value) = value(group) {
+            series(metric, kind, &[("id", group.path.as_str())], value)?;
+        }
+    }
+    rest.map_or(Ok(()), |sum| series(metric, kind, &[("id", OTHER)], sum))
 }
 
 /// The kinds of events, with their counts.
-fn event_counts(group: &GroupSnapshot) -> impl Iterator<Item = (&'static str, u64)> {
+pub(super) fn event_counts(group: &GroupSnapshot) -> impl Iterator<Item = (&'static str, u64)> {
     group.events.pairs().into_iter().chain([("would_refuse", group.events.would_refuse)])
 }
 
-fn events(encoder: &mut DescriptorEncoder<'_>, groups: &Groups<'_>) -> fmt::Result {
+fn events(encoder: &mut DescriptorEncoder<'_>, view: &View) -> fmt::Result {
     let help = "Times that a limit was met, groups below included, as in memory.events.";
     let mut metric = encoder.encode_descriptor("memory_events", help, None, MetricType::Counter)?;
-    for group in &groups.shown {
-        for (event, count) in event_counts(group) {
-            let labels = [("id", group.path.as_str()), ("event", event)];
-            series(&mut metric, MetricType::Counter, &labels, Value::Whole(count))?;
-        }
+    let mut write = |id: &str, event: &str, count| {
+        series(&mut metric, MetricType::Counter, &[("id", id), ("event", event)], Value::Whole(count))
+    };
+    for group in &view.shown.groups {
+        event_counts(group).try_for_each(|(event, count)| write(&group.path, event, count))?;
     }
-    let Some(first) = groups.tops.first() else { return Ok(()) };
-    for (at, (event, _)) in event_counts(first).enumerate() {
-        let counts = groups.tops.iter().filter_map(|group| event_counts(group).nth(at));
-        let labels = [("id", OTHER), ("event", event)];
-        series(
-            &mut metric,
-            MetricType::Counter,
-            &labels,
-            Value::Whole(counts.map(|(_, count)| count).sum()),
-        )?;
-    }
-    Ok(())
+    let kinds = view.shown.groups.first().into_iter().flat_map(event_counts).map(|(event, _)| event);
+    let sums = view.rest.events.iter().flatten();
+    kinds.zip(sums).try_for_each(|(event, sum)| write(OTHER, event, *sum))
 }
 
 /// A family with a few series of its own.
@@ -341,29 +315,23 @@ fn one<const N: usize>(
 }
 
 /// The series of the whole tree and of the server.
-pub(super) fn whole_tree(
-    encoder: &mut DescriptorEncoder<'_>,
-    app: &App,
-    snapshot: &Snapshot,
-    groups: &Groups<'_>,
-) -> fmt::Result {
+pub(super) fn whole_tree(encoder: &mut DescriptorEncoder<'_>, app: &App, view: &View) -> fmt::Result {
     use MetricType::Gauge;
-    let online = groups.shown.len() + groups.rest.len();
-    let (dying, held) =
-        snapshot.dying().fold((0, 0), |(groups, bytes), group| (groups + 1, bytes + group.usage_bytes));
+    let (shown, rest) = (view.shown.groups.len(), view.rest.groups);
+    let (dying, held) = view.dying;
     let state = |state, groups: usize| ([("state", state)], Value::Whole(groups as u64));
     let help = "Groups of the tree; a dying one was removed and is still held.";
-    one(encoder, Gauge, ("groups", None, help), &[state("online", online), state("dying", dying)])?;
+    one(encoder, Gauge, ("groups", None, help), &[state("online", shown + rest), state("dying", dying)])?;
     let help = format!(
         "Groups in this answer: the {} with the most usage have series each, the sum of the others has the id {OTHER}.",
-        groups.shown.len()
+        shown
     );
-    let shown = [state("each", groups.shown.len()), state(OTHER, groups.rest.len())];
+    let shown = [state("each", shown), state(OTHER, rest)];
     let shown = shown.map(|([(_, value)], number)| ([("shown", value)], number));
     one(encoder, Gauge, ("groups_shown", None, &help), &shown)?;
     let help = "Bytes that dying groups hold. They are a part of the usage of the groups above.";
     one(encoder, Gauge, ("dying", BYTES, help), &[([], Value::Whole(held))])?;
-    let took = Value::Seconds(snapshot.took.as_secs_f64());
+    let took = Value::Seconds(view.shown.took.as_secs_f64());
     one(
         encoder,
         Gauge,
@@ -382,7 +350,7 @@ pub(super) fn whole_tree(
         state("reserved", percpu.reserved_bytes),
     ];
     one(encoder, Gauge, ("percpu", BYTES, "Per-CPU memory of the engine."), &states)?;
-    shrinkers(encoder, snapshot)?;
+    shrinkers(encoder, &view.shown)?;
     kills(encoder, &app.samples.kills())?;
     let open = Value::Whole(app.conns.len() as u64);
     one(encoder, Gauge, ("serve_connections", None, "Connections of this server."), &[([], open)])?;

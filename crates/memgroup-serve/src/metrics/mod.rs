@@ -4,9 +4,11 @@
 //!   summed as `other`.
 //! - I2. No byte is in two series of one family but those of a group and the groups above it. `other` has groups that no shown group but an ancestor
 //!   includes: a group is shown before the groups below it.
+//! - I3. The groups with series are chosen by their usage before any other figure is read. The others are read in pieces, and only their sums are kept.
+//!   So an answer has room whatever the number of groups.
 
 mod family;
-mod select;
+mod rest;
 mod value;
 
 use std::sync::Arc;
@@ -14,14 +16,17 @@ use std::sync::Arc;
 use http::StatusCode;
 use http::header::ACCEPT;
 use http::request::Parts as Head;
-use memgroup::Snapshot;
+use memgroup::{Charge, Snapshot};
 use prometheus_client::encoding::{DescriptorEncoder, prometheus_text, text};
 use prometheus_client::registry::Registry;
 
+use self::family::Statistic;
+use self::rest::Rest;
+use crate::account::uncounted;
 use crate::app::App;
 use crate::chunks::Chunks;
 use crate::problem::Problem;
-use crate::snapshots::Held;
+use crate::snapshots::{Found, bytes_of_group, statistics};
 
 /// The most series of groups.
 const SERIES: usize = 200_000;
@@ -29,22 +34,55 @@ const SERIES: usize = 200_000;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Encodes a snapshot when the registry asks for it.
+/// The figures of an answer.
+#[derive(Debug)]
+struct View {
+    /// The groups with series each. The root is the first.
+    shown: Snapshot,
+    /// The other online groups.
+    rest: Rest,
+    statistics: Vec<Statistic>,
+    /// Groups that were removed, and their bytes.
+    dying: (usize, u64),
+    _charge: Charge,
+}
+
+impl View {
+    /// Reads the figures. Dying groups have no series: another group may have the path of one.
+    fn read(app: &App) -> Result<View, Problem> {
+        let mut found = Found::below(&app.hierarchy.root(), &app.account, app.groups())?;
+        let series = family::FIXED + statistics(&app.hierarchy);
+        let most = app.serve.metrics_groups.min(SERIES / series).max(1);
+        let all = found.reader.groups().len();
+        let each = bytes_of_group(&app.hierarchy);
+        // Of the answer, and of one piece of the rest.
+        let mut charge = app.account.charge(all.min(most + rest::PIECE) as u64 * each)?;
+        let (shown, rest, statistics, dying) = uncounted(|| {
+            let chosen = found.largest(most, |at| found.reader.is_online(at));
+            let shown = found.reader.snapshot(&chosen, || _ = app.pace.settle());
+            let statistics = family::statistics(&shown);
+            let rest = Rest::read(&mut found.reader, &chosen, &statistics, || _ = app.pace.settle());
+            let removed = (0..all).zip(found.reader.groups()).filter(|&(at, _)| !found.reader.is_online(at));
+            let dying =
+                removed.fold((0, 0), |(groups, bytes), (_, group)| (groups + 1, bytes + group.usage()));
+            (shown, rest, statistics, dying)
+        });
+        app.account.resize(&mut charge, shown.groups.len() as u64 * each)?;
+        Ok(View { shown, rest, statistics, dying, _charge: charge })
+    }
+}
+
+/// Encodes a view when the registry asks for it.
 #[derive(Debug)]
 struct Collector {
     app: Arc<App>,
-    held: Arc<Held>,
+    view: View,
 }
 
 impl prometheus_client::collector::Collector for Collector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let snapshot: &Snapshot = &self.held.snapshot;
-        let statistics = family::statistics(snapshot);
-        let each = family::FIXED + statistics.len();
-        let shown = self.app.serve.metrics_groups.min(SERIES / each).max(1);
-        let groups = select::select(&snapshot.groups, shown);
-        family::groups(&mut encoder, &groups, &statistics)?;
-        family::whole_tree(&mut encoder, &self.app, snapshot, &groups)
+        family::groups(&mut encoder, &self.view)?;
+        family::whole_tree(&mut encoder, &self.app, &self.view)
     }
 }
 
@@ -58,10 +96,9 @@ fn wants_plain(head: &Head) -> bool {
 
 /// All figures of the tree as text, and its type.
 pub(crate) fn text(app: &Arc<App>, head: &Head) -> Result<(&'static str, Chunks), Problem> {
-    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups())?;
-    let _parted = app.account.charge((held.snapshot.groups.len() * select::EACH) as u64)?;
+    let view = View::read(app)?;
     let mut registry = Registry::with_prefix("memgroup");
-    registry.register_collector(Box::new(Collector { app: Arc::clone(app), held }));
+    registry.register_collector(Box::new(Collector { app: Arc::clone(app), view }));
     let mut text = Chunks::new(&app.account)?;
     let (kind, encoded) = if wants_plain(head) {
         (PROMETHEUS, prometheus_text::encode(&mut app.pace.writer(&mut text), &registry))

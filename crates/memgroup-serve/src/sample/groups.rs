@@ -2,7 +2,7 @@
 //!
 //! - I1. A group that lives through a look is told once as made and once as removed. One that comes and goes between two looks is not told.
 //! - I2. One look tells [`SINGLY`] events of a kind at most, and then one with the sums of the others.
-//! - I3. The table is charged before it grows. Groups beyond the server's limit are counted, and not told.
+//! - I3. The table and the paths in it are charged before they are allocated. Groups beyond the server's limit are counted, and not told.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,8 @@ use crate::account::{Account, uncounted};
 /// The most events of a kind that one look tells singly.
 const SINGLY: usize = 100;
 
-/// Groups for which the table is charged at a time.
-const STEP: usize = 256;
-
-/// About the bytes of a group in the table, with a path of usual length.
-const ENTRY: u64 = 2 * size_of::<(GroupId, Seen)>() as u64 + 64;
+/// The fewest groups for which the table has room. It shrinks when a quarter of its room is enough.
+const ROOM_LEAST: usize = 256;
 
 #[derive(Debug)]
 struct Seen {
@@ -34,7 +31,8 @@ struct Seen {
 #[derive(Debug)]
 pub(crate) struct Groups {
     seen: HashMap<GroupId, Seen>,
-    room: usize,
+    /// Bytes of the paths.
+    paths: usize,
     charge: Charge,
     look: u32,
     untold: usize,
@@ -118,7 +116,7 @@ struct MetMore {
 
 impl Groups {
     pub(crate) fn new(charge: Charge) -> Groups {
-        Groups { seen: HashMap::new(), room: 0, charge, look: 0, untold: 0 }
+        Groups { seen: HashMap::new(), paths: 0, charge, look: 0, untold: 0 }
     }
 
     /// Groups that are not in the table, because the server's group is full.
@@ -126,14 +124,38 @@ impl Groups {
         self.untold
     }
 
-    fn has_room(&mut self, account: &Account) -> bool {
-        if self.seen.len() < self.room {
-            return true;
+    /// Makes room for one more group with a path of so many bytes. Returns whether there is memory for it.
+    fn has_room(&mut self, account: &Account, path: usize) -> bool {
+        let paths = self.paths + path;
+        if self.seen.len() == self.seen.capacity() && !self.grow(account, paths) {
+            return false;
         }
-        let bytes = self.charge.bytes() + STEP as u64 * ENTRY;
-        let has = account.resize(&mut self.charge, bytes).is_ok();
-        self.room += if has { STEP } else { 0 };
+        let has = account.resize(&mut self.charge, bytes_of(self.seen.capacity(), paths)).is_ok();
+        self.paths += if has { path } else { 0 };
         has
+    }
+
+    /// Doubles the room of the table. While it grows, both tables exist.
+    fn grow(&mut self, account: &Account, paths: usize) -> bool {
+        let room = (2 * self.seen.capacity()).max(ROOM_LEAST);
+        let both = bytes_of(room, paths) + bytes_of(self.seen.capacity(), 0);
+        let has = account.resize(&mut self.charge, both).is_ok();
+        if has {
+            uncounted(|| self.seen.reserve(room - self.seen.len()));
+        }
+        has
+    }
+
+    /// Gives room back that is not needed any more.
+    fn shrink(&mut self, account: &Account) {
+        let needed = self.seen.len().max(ROOM_LEAST / 4);
+        if self.seen.capacity() / 4 >= needed {
+            // The smaller table is made before the large one goes; it is a part of what was charged for the growth of that one.
+            uncounted(|| self.seen.shrink_to(2 * needed));
+        }
+        let now = bytes_of(self.seen.capacity(), self.paths);
+        let fits = account.resize(&mut self.charge, now);
+        debug_assert!(fits.is_ok(), "fewer bytes than before: {fits:?}");
     }
 
     /// Compares all online groups with those of the last look, and tells the difference. `met` is called for each group that has met a limit.
@@ -156,11 +178,11 @@ impl Groups {
             let (refusals, events) = (group.refusals(), group.events_local());
             let look = self.look;
             if !self.seen.contains_key(&id) {
-                if !self.has_room(account) {
+                let path = uncounted(|| group.path().into_boxed_str());
+                if !self.has_room(account, path.len()) {
                     self.untold += 1;
                     continue;
                 }
-                let path = uncounted(|| group.path().into_boxed_str());
                 let change = Change { unix_us, group: &path, id: id.as_u64() };
                 tell_change(ring, "group_made", &change, &mut changes.made);
                 // At the first look all that was before is old.
@@ -186,14 +208,17 @@ impl Groups {
             }
         }
         let look = self.look;
+        let paths = &mut self.paths;
         self.seen.retain(|id, seen| {
             let is_there = seen.look == look;
             if !is_there {
                 let change = Change { unix_us, group: &seen.path, id: id.as_u64() };
                 tell_change(ring, "group_removed", &change, &mut changes.removed);
+                *paths -= seen.path.len();
             }
             is_there
         });
+        self.shrink(account);
         let over = |count: usize| count.saturating_sub(SINGLY);
         (changes.made, changes.removed) = (over(changes.made), over(changes.removed));
         if changes.made + changes.removed > 0 {
@@ -203,6 +228,12 @@ impl Groups {
             push(ring, "limits_more", &more);
         }
     }
+}
+
+/// Bytes of a table with room for so many groups, and of their paths. A table has eight places for seven groups, and a byte beside each place.
+fn bytes_of(room: usize, paths: usize) -> u64 {
+    let places = if room == 0 { 0 } else { (room * 8).div_ceil(7).next_power_of_two() };
+    (places * (size_of::<(GroupId, Seen)>() + 1) + paths) as u64
 }
 
 fn push(ring: Option<&Ring>, kind: &'static str, data: &impl Serialize) {
@@ -309,13 +340,44 @@ mod tests {
     #[test]
     fn groups_beyond_the_limit_are_counted() {
         let mut fixture = Fixture::new();
-        fixture.account.group.set_max(fixture.account.group.usage()).unwrap();
-        let groups: Vec<_> =
-            (0..STEP + 10).map(|number| fixture.hierarchy.create(&format!("/g{number}")).unwrap()).collect();
         fixture.look();
-        assert_eq!(fixture.groups.untold(), 12, "the root and the server are in the table");
-        groups.iter().for_each(|group| group.remove().unwrap());
+        let room = fixture.groups.seen.capacity();
+        // For the paths of ten more groups, which have four bytes each.
+        fixture.account.group.set_max(fixture.account.group.usage() + 10 * 4).unwrap();
+        let groups: Vec<_> =
+            (100..120).map(|number| fixture.hierarchy.create(&format!("/{number}")).unwrap()).collect();
+        fixture.look();
+        assert_eq!(fixture.groups.untold(), 10);
+        // For those of all, and not for a larger table.
+        fixture.account.group.set_max(fixture.account.group.usage() + 10_000).unwrap();
+        let more: Vec<_> = (1000..1000 + room)
+            .map(|number| fixture.hierarchy.create(&format!("/{number}")).unwrap())
+            .collect();
+        fixture.look();
+        let all = groups.len() + more.len() + 2;
+        assert_eq!(fixture.groups.untold(), all - room, "the root and the server are in the table");
+        groups.iter().chain(&more).for_each(|group| group.remove().unwrap());
         fixture.look();
         assert_eq!(fixture.groups.untold(), 0);
+    }
+
+    #[test]
+    fn charges_the_bytes_of_the_table_and_of_the_paths() {
+        let mut fixture = Fixture::new();
+        fixture.look();
+        let usage = |fixture: &Fixture| fixture.account.group.usage();
+        let at_rest = usage(&fixture);
+        let name = "x".repeat(200);
+        let groups: Vec<_> = (0..2000)
+            .map(|number| fixture.hierarchy.create(&format!("/{name}-{number:04}")).unwrap())
+            .collect();
+        fixture.look();
+        let table = fixture.groups.seen.capacity() * size_of::<(GroupId, Seen)>();
+        let paths = 2000 * (1 + 200 + 1 + 4);
+        assert!(usage(&fixture) as usize >= table + paths, "{} of {table} and {paths}", usage(&fixture));
+        assert!((usage(&fixture) as usize) < 2 * table + paths + 1000, "each byte once");
+        groups.iter().for_each(|group| group.remove().unwrap());
+        fixture.look();
+        assert_eq!(usage(&fixture), at_rest, "the table shrinks");
     }
 }

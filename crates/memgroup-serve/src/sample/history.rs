@@ -261,7 +261,7 @@ mod tests {
             let groups = self.hierarchy.groups();
             self.history.sample(
                 &self.account,
-                &crate::sample::largest(&groups, self.history.most),
+                &crate::sample::largest(&groups.iter().collect::<Vec<_>>(), self.history.most),
                 1000 * self.tick,
             );
         }

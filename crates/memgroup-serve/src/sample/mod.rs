@@ -46,11 +46,11 @@ impl Samples {
 }
 
 /// The groups with the most usage, `most` of them.
-pub(crate) fn largest(groups: &[Group], most: usize) -> Vec<&Group> {
-    let mut ranked: Vec<(u64, usize)> = groups.iter().map(Group::usage).zip(0..).collect();
+pub(crate) fn largest<'g>(groups: &[&'g Group], most: usize) -> Vec<&'g Group> {
+    let mut ranked: Vec<(u64, usize)> = groups.iter().map(|group| group.usage()).zip(0..).collect();
     if (1..ranked.len()).contains(&most) {
         ranked.select_nth_unstable_by_key(most - 1, |&(usage, at)| (std::cmp::Reverse(usage), at));
     }
     ranked.truncate(most);
-    ranked.into_iter().map(|(_, at)| &groups[at]).collect()
+    ranked.into_iter().map(|(_, at)| groups[at]).collect()
 }

@@ -6,6 +6,7 @@ mod corpus;
 mod events;
 mod fixture;
 mod life;
+mod many;
 mod prometheus;
 mod rights;
 mod rude;

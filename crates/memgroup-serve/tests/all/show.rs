@@ -192,7 +192,7 @@ fn an_answer_without_memory_is_refused_and_nothing_stays() {
     for number in 0..3000 {
         fixture.hierarchy.create(&format!("/{number}")).unwrap();
     }
-    for path in ["/v1/tree", "/metrics", "/v1/groups"] {
+    for path in ["/v1/tree?limit=3000", "/metrics", "/v1/groups?limit=3000"] {
         let reply = fixture.unix().get(path);
         assert_eq!((reply.status, reply.code().as_str()), (503, "no_memory"), "{path}");
         assert_eq!(
@@ -202,6 +202,8 @@ fn an_answer_without_memory_is_refused_and_nothing_stays() {
         assert!(reply.text().contains("or raise that group's memory.max"), "{}", reply.text());
     }
     assert_eq!(fixture.unix().get("/v1/groups/7/memory.max").text(), "max\n", "a small one has room");
+    let some = fixture.unix().get("/v1/tree").json();
+    assert_eq!(some["groups"].as_array().unwrap().len() as u64 + some["left_out"].as_u64().unwrap(), 3002);
     fixture.hierarchy.lookup("/memgroup-serve").unwrap().set_max(64 << 20).unwrap();
     assert_eq!(fixture.unix().get("/v1/tree").json()["groups"].as_array().unwrap().len(), 3002);
 }
