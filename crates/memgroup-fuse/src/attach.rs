@@ -20,10 +20,16 @@ pub(crate) const KIND: &str = "fuse.memgroup";
 
 const FUSERMOUNT: &str = "fusermount3";
 
-/// Mounts a file system at the path, and returns the connection by which it is served. `source` is its name in the list of mounts.
-pub(crate) fn attach(path: &Path, source: &str, allow_other: bool) -> Result<OwnedFd, MountProblem> {
+/// Mounts a file system at a directory, and returns the connection by which it is served. The system call takes `opened`, a path that leads to the open
+/// directory; `fusermount3` makes checks of its own, and takes its `path`. `source` is its name in the list of mounts.
+pub(crate) fn attach(
+    opened: &Path,
+    path: &Path,
+    source: &str,
+    allow_other: bool,
+) -> Result<OwnedFd, MountProblem> {
     let rights = if allow_other { "default_permissions,allow_other" } else { "default_permissions" };
-    match by_system_call(path, source, rights)? {
+    match by_system_call(opened, source, rights)? {
         Some(connection) => Ok(connection),
         None => by_fusermount(path, source, rights),
     }

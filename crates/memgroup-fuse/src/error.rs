@@ -25,9 +25,9 @@ pub enum MountProblem {
     /// There is no directory at the path, or it cannot be reached.
     #[error("{0}; it must be a directory that exists")]
     NoDirectory(io::Error),
-    /// The path is a symbolic link in a directory in which other users may place links.
+    /// The path is or has a symbolic link in a directory in which other users may place links.
     #[error(
-        "it is a symbolic link, and other users may place links in {}; give the directory to which it leads",
+        "it has a symbolic link, and other users may place links in {}; give the directory to which it leads",
         directory.display()
     )]
     Link {

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use memgroup::{GroupFile, Hierarchy};
 
 /// The part of a file that is more than a text of its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// No part.
     Plain,

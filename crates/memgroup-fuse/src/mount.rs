@@ -69,8 +69,8 @@ pub struct Mount {
 
 /// Mounts the tree of groups at a directory.
 ///
-/// The directory must exist; the tree hides its entries. A symbolic link at `path` is followed only if it is in a directory of this user or of root to which
-/// other users cannot write. A dead tree of an ended program is unmounted before. Root mounts by a system call. Other users
+/// The directory must exist; the tree hides its entries. A symbolic link in any part of `path` is followed only if it is in a directory of this user or of root
+/// to which other users cannot write. A dead tree of an ended program is unmounted before. Root mounts by a system call. Other users
 /// need the program `fusermount3`, and access to `/dev/fuse`. The mount keeps the hierarchy as a handle does.
 ///
 /// The call starts three threads, which are in no scope: their memory is charged to no group. The returned [`Mount`] is memory of the caller. With
@@ -147,7 +147,8 @@ fn begin(
     // Before the mount, so that there is no moment at which nothing would unmount it.
     let start = || Unmounter::start(&path, &source).map_err(MountProblem::Shell);
     let unmounter = options.unmount_at_end.then(start).transpose()?;
-    let connection = attach::attach(&path, &source, options.allow_other)?;
+    let directory = place::open(&path)?;
+    let connection = attach::attach(&place::in_proc(&directory), &path, &source, options.allow_other)?;
     let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     let session = connection
         .try_clone()

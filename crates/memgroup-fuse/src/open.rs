@@ -3,12 +3,15 @@
 //! - I1. A read at offset 0 makes the text anew, and the reads that follow see that text, as with the kernel's `seq_file`.
 //! - I2. A descriptor keeps no group, except by a peak that was reset or by a trigger. Both go when the group is removed (`watch`).
 //! - I3. The values that a poll compares are read before the text. So a change between the two is told; at worst it is told although the text has it.
+//! - I4. A look at many descriptors finds each group once and reads each value of it once ([`Values`]), however many descriptors of it are polled.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::{Errno, PollEvents};
-use memgroup::{Events, Group, PeakReader, PressureTrigger, PressureWatch, WeakGroup};
+use memgroup::{Events, Group, GroupId, PeakReader, PressureTrigger, PressureWatch, WeakGroup};
 
 use crate::error;
 use crate::files::{File, Kind};
@@ -25,6 +28,8 @@ const CHANGED: PollEvents = READY.union(PollEvents::POLLERR).union(PollEvents::P
 
 /// A descriptor of a file.
 pub(crate) struct Open {
+    /// The user that opened it.
+    pub(crate) user: u32,
     group: WeakGroup,
     file: Arc<File>,
     state: Mutex<State>,
@@ -50,6 +55,50 @@ enum Seen {
     Nothing,
 }
 
+impl Seen {
+    fn now(kind: Kind, group: &Group) -> Seen {
+        match kind {
+            Kind::Events => Seen::Events(group.events()),
+            Kind::EventsLocal => Seen::Events(group.events_local()),
+            // Without usage nothing is prepaid, and nothing has to be added up.
+            Kind::Populated => Seen::Populated(group.usage() > 0 && group.usage_exact() > 0),
+            _ => Seen::Nothing,
+        }
+    }
+}
+
+/// The groups and values that a look has read so far.
+#[derive(Default)]
+pub(crate) struct Values {
+    /// `None` for a group that was removed.
+    groups: HashMap<GroupId, Option<Group>>,
+    seen: HashMap<(GroupId, Kind), Seen>,
+    /// Groups that were looked up, and values that were read.
+    #[cfg(test)]
+    reads: usize,
+}
+
+impl Values {
+    fn group(&mut self, open: &Open) -> Option<Group> {
+        match self.groups.entry(open.id()) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(new) => {
+                #[cfg(test)]
+                (self.reads += 1);
+                new.insert(open.group().ok()).clone()
+            }
+        }
+    }
+
+    fn of(&mut self, kind: Kind, group: &Group) -> Seen {
+        *self.seen.entry((group.id(), kind)).or_insert_with(|| {
+            #[cfg(test)]
+            (self.reads += 1);
+            Seen::now(kind, group)
+        })
+    }
+}
+
 /// A write that is done, or that takes long and is left to a worker.
 pub(crate) enum Write {
     Done,
@@ -57,8 +106,8 @@ pub(crate) enum Write {
 }
 
 impl Open {
-    pub(crate) fn new(group: WeakGroup, file: Arc<File>) -> Open {
-        Open { group, file, state: Mutex::default() }
+    pub(crate) fn new(user: u32, group: WeakGroup, file: Arc<File>) -> Open {
+        Open { user, group, file, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -72,15 +121,6 @@ impl Open {
 
     pub(crate) fn id(&self) -> memgroup::GroupId {
         self.group.id()
-    }
-
-    fn now(&self, group: &Group) -> Seen {
-        match self.file.kind {
-            Kind::Events => Seen::Events(group.events()),
-            Kind::EventsLocal => Seen::Events(group.events_local()),
-            Kind::Populated => Seen::Populated(group.usage_exact() > 0),
-            _ => Seen::Nothing,
-        }
     }
 
     /// Calls `reply` with the bytes of the text from `offset` on, at most `size`.
@@ -104,7 +144,7 @@ impl Open {
 
     fn refresh(&self, state: &mut State) -> Result<(), Errno> {
         let group = self.group()?;
-        let seen = self.now(&group);
+        let seen = Seen::now(self.file.kind, &group);
         state.text = match &state.peak {
             Some(peak) => format!("{}\n", peak.read()),
             None => group.read_file(&self.file.name).ok_or(Errno::EINVAL)?,
@@ -145,10 +185,16 @@ impl Open {
 
     /// The answer to a poll. It takes the firing of a trigger away.
     pub(crate) fn poll(&self) -> PollEvents {
-        let Ok(group) = self.group() else { return CHANGED };
+        let group = self.group().ok();
+        self.events(group.as_ref(), Seen::now)
+    }
+
+    /// The events of the descriptor, which has this group if it was not removed. `now` reads a value.
+    fn events(&self, group: Option<&Group>, now: impl FnOnce(Kind, &Group) -> Seen) -> PollEvents {
+        let Some(group) = group else { return CHANGED };
         let mut state = self.state();
         if self.file.kind != Kind::Pressure {
-            return if state.seen == Some(self.now(&group)) { READY } else { CHANGED };
+            return if state.seen == Some(now(self.file.kind, group)) { READY } else { CHANGED };
         }
         let State { trigger: Some(trigger), has_fired, .. } = &mut *state else { return CHANGED };
         let fires = std::mem::take(has_fired) || trigger.wait(Duration::ZERO);
@@ -156,21 +202,65 @@ impl Open {
     }
 
     /// Whether a poll that waits is to be told. The firing of a trigger is kept for that poll.
-    pub(crate) fn has_news(&self) -> bool {
-        let has_news = self.poll().contains(PollEvents::POLLPRI);
+    pub(crate) fn has_news(&self, values: &mut Values) -> bool {
+        let group = values.group(self);
+        let events = self.events(group.as_ref(), |kind, group| values.of(kind, group));
+        let has_news = events.contains(PollEvents::POLLPRI);
         let mut state = self.state();
         state.has_fired = has_news && state.trigger.is_some();
         has_news
     }
 
     /// Whether the descriptor keeps its group. If the group was removed, it lets go.
-    pub(crate) fn keeps_group(&self) -> bool {
-        let is_online = self.group().is_ok();
+    pub(crate) fn keeps_group(&self, values: &mut Values) -> bool {
+        let is_online = values.group(self).is_some();
         let mut state = self.state();
         if !is_online {
             // Dropped here: the mount's own code runs, and no lock of the engine is held.
             (state.peak, state.trigger) = (None, None);
         }
         state.peak.is_some() || state.trigger.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+    use crate::files::Files;
+
+    #[test]
+    fn a_look_reads_each_group_and_each_value_once() {
+        const EACH: usize = 1000;
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let groups = ["/", "/a", "/a/b"].map(|path| hierarchy.get_or_create(path).unwrap());
+        let files = Files::of(&hierarchy);
+        let names = ["memory.events", "memory.events.local", "cgroup.events"];
+        let mut open = Vec::new();
+        for (group, name) in groups.iter().flat_map(|group| names.map(|name| (group, name))) {
+            let file = files.find(name).unwrap().1;
+            open.extend((0..EACH).map(|_| Open::new(0, group.downgrade(), Arc::clone(&file))));
+        }
+        let news = |open: &[Open]| {
+            let mut values = Values::default();
+            let news: Vec<bool> = open.iter().map(|open| open.has_news(&mut values)).collect();
+            open.iter().for_each(|open| assert!(!open.keeps_group(&mut values)));
+            assert!(values.reads <= 3 + 9, "{} reads for {} descriptors", values.reads, open.len());
+            news.into_iter().filter(|&is_so| is_so).count()
+        };
+        assert_eq!(news(&open), 9 * EACH, "they were not read yet");
+        open.iter().for_each(|open| open.read(0, 4096, |read| assert!(read.is_ok())));
+        assert_eq!(news(&open), 0);
+        let charge = groups[2].try_charge(1).unwrap();
+        assert_eq!(news(&open), 3 * EACH, "each group is populated");
+        drop(charge);
+        assert_eq!(news(&open), 0);
+        groups[2].set_max(0).unwrap();
+        groups[2].try_charge(1).unwrap_err();
+        assert_eq!(news(&open), 4 * EACH, "an event of it, and of those above");
+        open.iter().for_each(|open| open.read(0, 4096, |read| assert!(read.is_ok())));
+        groups[2].remove().unwrap();
+        assert_eq!(news(&open), 3 * EACH, "each descriptor of the removed group is told");
     }
 }

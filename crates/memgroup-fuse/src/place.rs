@@ -1,45 +1,93 @@
 //! Place: the directory of a mount, and the mounts that are there already.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
 
 use procfs_core::process::MountInfo;
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use rustix::process::geteuid;
+use rustix::process::{getegid, geteuid};
 
 use crate::attach::{self, KIND};
 use crate::error::MountProblem;
 
-/// The absolute path of the directory, without links. A dead file system may be mounted at it. A link at the path itself is refused where other users
-/// may have placed it.
+/// The most links in a path, as the kernel's.
+const LINKS_MOST: usize = 40;
+
+/// The absolute path of the directory, without links. A dead file system may be mounted at it. A link in any part of the path is refused where other users may
+/// have placed it.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, MountProblem> {
-    let parent = path.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
-    let last = parent.zip(path.file_name());
-    if let Some((parent, name)) = last
-        && fs::symlink_metadata(parent.join(name)).is_ok_and(|found| found.is_symlink())
-    {
-        let parent = parent.canonicalize().map_err(MountProblem::NoDirectory)?;
-        let found = fs::metadata(&parent).map_err(MountProblem::NoDirectory)?;
-        if !is_trusted(found.uid(), found.mode(), geteuid().as_raw()) {
-            return Err(MountProblem::Link { directory: parent });
-        }
-    }
-    let absolute = match path.canonicalize() {
-        // Its last part is the dead file system: those above lead there.
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => match last {
-            Some((parent, name)) => parent.canonicalize().map(|parent| parent.join(name)),
-            None => Err(error),
-        },
-        found => found,
-    };
-    absolute.map_err(MountProblem::NoDirectory)
+    let directory = walk(path, LINKS_MOST)?;
+    // Renames after the walk do not matter: `open` walks this path again, without links.
+    fs::read_link(in_proc(&directory)).map_err(MountProblem::NoDirectory)
 }
 
-/// Whether only the user and root place entries in a directory with this owner and these permissions. Its group is taken for the user's own.
-fn is_trusted(owner: u32, mode: u32, user: u32) -> bool {
-    (owner == user || owner == 0) && mode & 0o002 == 0
+/// Opens a directory whose path has no links. If one was placed there since, it is refused. The directory stays this one, whatever becomes of the path.
+pub(crate) fn open(path: &Path) -> Result<OwnedFd, MountProblem> {
+    walk(path, 0)
+}
+
+/// The path by which a system call reaches an open directory.
+pub(crate) fn in_proc(directory: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
+}
+
+/// Opens the parts of a path one after the other, and follows up to `links` links: no other name that is placed meanwhile leads elsewhere.
+fn walk(path: &Path, mut links: usize) -> Result<OwnedFd, MountProblem> {
+    let failed = |errno: Errno| MountProblem::NoDirectory(errno.into());
+    let begin = |path: &Path| if path.is_absolute() { "/" } else { "." };
+    let open = |from: BorrowedFd<'_>, name: &OsStr| {
+        openat(from, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(failed)
+    };
+    if path.as_os_str().is_empty() {
+        return Err(failed(Errno::NOENT));
+    }
+    let mut at = open(CWD, begin(path).as_ref())?;
+    // The parts that are left, the next one last.
+    let mut left: Vec<OsString> = parts(path).rev().collect();
+    while let Some(name) = left.pop() {
+        let next = open(at.as_fd(), &name)?;
+        match fstat(&next) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode).is_symlink() => {
+                if !is_trusted(&fstat(&at).map_err(failed)?) {
+                    let directory = fs::read_link(in_proc(&at)).map_err(MountProblem::NoDirectory)?;
+                    return Err(MountProblem::Link { directory });
+                }
+                links = links.checked_sub(1).ok_or(failed(Errno::LOOP))?;
+                let target = readlinkat(&next, "", Vec::new()).map_err(failed)?;
+                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                if target.is_absolute() {
+                    at = open(CWD, "/".as_ref())?;
+                }
+                left.extend(parts(&target).rev());
+            }
+            // A dead file system tells nothing about itself.
+            Ok(_) | Err(Errno::NOTCONN) => at = next,
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+    Ok(at)
+}
+
+/// The names in a path. A slash at the end is no name.
+fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    names.map(|part| part.as_os_str().to_owned())
+}
+
+/// Whether only the user of this process and root place entries in a directory. A group of users may write there if it is the user's own.
+fn is_trusted(directory: &Stat) -> bool {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    is_trusted_by(user, group, (directory.st_uid, directory.st_gid), directory.st_mode)
+}
+
+fn is_trusted_by(user: u32, group: u32, (owner, owning): (u32, u32), mode: u32) -> bool {
+    (owner == user || owner == 0) && mode & 0o002 == 0 && (mode & 0o020 == 0 || owning == group)
 }
 
 /// Unmounts dead trees at the path, those of programs that ended. Every other file system stays.
@@ -71,7 +119,7 @@ pub(crate) fn clear(path: &Path) -> Result<(), MountProblem> {
 /// Takes the top mount at the path away, also while descriptors are open there.
 fn detach(path: &Path) -> io::Result<()> {
     match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-        Err(rustix::io::Errno::PERM) => attach::unmount_by_fusermount(path),
+        Err(Errno::PERM) => attach::unmount_by_fusermount(path),
         done => Ok(done?),
     }
 }
@@ -122,6 +170,8 @@ pub(crate) fn escaped(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -153,15 +203,71 @@ a line of a later kernel
 
     #[test]
     fn trusts_directories_in_which_no_other_user_writes() {
-        for (owner, mode, is_so) in [
-            (7, 0o40700, true),
-            (7, 0o40775, true),
-            (0, 0o40755, true),
-            (8, 0o40755, false),
-            (0, 0o41777, false),
-            (7, 0o40777, false),
+        for (owner, group, mode, is_so) in [
+            (7, 9, 0o40700, true),
+            (7, 8, 0o40775, true),
+            (7, 9, 0o40775, false),
+            (0, 0, 0o40755, true),
+            (0, 0, 0o40775, false),
+            (8, 8, 0o40755, false),
+            (0, 0, 0o41777, false),
+            (7, 8, 0o40777, false),
         ] {
-            assert_eq!(is_trusted(owner, mode, 7), is_so, "{owner} {mode:o}");
+            assert_eq!(is_trusted_by(7, 8, (owner, group), mode), is_so, "{owner} {group} {mode:o}");
         }
+    }
+
+    #[test]
+    fn refuses_a_link_in_any_part_that_another_user_may_have_placed() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().canonicalize().unwrap();
+        for path in ["open", "real/below/groups"] {
+            fs::create_dir_all(top.join(path)).unwrap();
+        }
+        fs::set_permissions(top.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        let links = [
+            ("link", "real"),
+            ("absolute", top.join("real").to_str().unwrap()),
+            ("chain", "link/below"),
+            ("up", "real/below/.."),
+            ("round", "round"),
+            ("open/link", "../real"),
+            ("by-open", "open/link"),
+        ]
+        .map(|(link, target)| (top.join(link), PathBuf::from(target)));
+        links.iter().for_each(|(link, target)| symlink(target, link).unwrap());
+        let groups = top.join("real/below/groups");
+        for path in [
+            "real/below/groups",
+            "link/below/groups/",
+            "absolute/below/./groups",
+            "chain/groups",
+            "up/below/groups",
+        ] {
+            assert_eq!(absolute(&top.join(path)).unwrap(), groups, "{path}");
+        }
+        for path in ["open/link", "open/link/below/groups", "by-open/below/groups", "open/../open/link/below"]
+        {
+            let error = absolute(&top.join(path)).unwrap_err();
+            assert!(
+                matches!(&error, MountProblem::Link { directory } if *directory == top.join("open")),
+                "{path}: {error}"
+            );
+        }
+        assert!(matches!(absolute(&top.join("round")), Err(MountProblem::NoDirectory(_))), "no end");
+        assert!(matches!(absolute(Path::new("")), Err(MountProblem::NoDirectory(_))));
+        assert_eq!(absolute(Path::new(".")).unwrap(), std::env::current_dir().unwrap());
+        assert_eq!(absolute(Path::new("/")).unwrap(), Path::new("/"));
+
+        // A link that is placed between the two walks.
+        let opened = open(&groups).unwrap();
+        fs::rename(top.join("real"), top.join("moved")).unwrap();
+        symlink("moved", top.join("real")).unwrap();
+        assert!(matches!(open(&groups), Err(MountProblem::NoDirectory(_))), "no link is followed then");
+        assert_eq!(
+            fs::read_link(in_proc(&opened)).unwrap(),
+            top.join("moved/below/groups"),
+            "it is the same one"
+        );
     }
 }

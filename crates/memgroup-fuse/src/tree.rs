@@ -26,7 +26,7 @@ use memgroup::{Group, Hierarchy};
 use crate::error;
 use crate::files::Files;
 use crate::inode::{DIRECTORY, Inode, Inodes};
-use crate::open::{Open, Write};
+use crate::open::{Open, Values, Write};
 use crate::owners::{Owner, Owners};
 use crate::row::{self, Row};
 use crate::table::Table;
@@ -275,7 +275,7 @@ impl Filesystem for Tree {
         let Some((group, file)) = group.zip(self.files.get(inode.file)) else {
             return reply.error(Errno::ENODEV);
         };
-        match self.open.insert(request.uid(), Open::new(group.downgrade(), file)) {
+        match self.open.insert(request.uid(), Open::new(request.uid(), group.downgrade(), file)) {
             Some(handle) => reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH),
             None => reply.error(Errno::ENFILE),
         }
@@ -317,7 +317,7 @@ impl Filesystem for Tree {
         let bytes = data.len() as u32;
         match open.write(data) {
             Ok(Write::Done) => {
-                if open.keeps_group() {
+                if open.keeps_group(&mut Values::default()) {
                     self.watch.keep(handle, &open);
                 }
                 reply.written(bytes);
@@ -356,8 +356,9 @@ impl Filesystem for Tree {
         reply: ReplyPoll,
     ) {
         let Some(open) = self.open.get(handle) else { return reply.error(Errno::EBADF) };
-        if flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY) {
-            self.watch.poll(handle, &open, notifier);
+        if flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY) && !self.watch.poll(handle, &open, notifier) {
+            // The poller gets POLLERR alone.
+            return reply.error(Errno::ENOSPC);
         }
         let events = open.poll();
         if events.contains(PollEvents::POLLPRI) {

@@ -12,7 +12,10 @@
 //!   sees ends the wait at the root.
 //! - I2. The kernel locks the parent of a group until its removal is answered. So the thread answers as soon as the group is gone, although its
 //!   callbacks still run.
+//! - I3. A look reads each value of a group once, however many descriptors are polled. A user has [`POLLED_MOST`] of them.
 //! - B1. Events are told at most every 10 ms, as the kernel does with `memory.events`. Removals and triggers are told [`TICK`] late.
+//! - B2. Looks take a twentieth of the thread's time at most: the next one waits [`REST`] times as long as the last one took. So with many polls, or
+//!   groups whose bytes take long to add up, news is told later. Removals that users of the mount make are answered in time.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +26,7 @@ use std::time::{Duration, Instant};
 use fuser::{Errno, FileHandle, PollNotifier, ReplyEmpty};
 use memgroup::{Group, GroupId, Hierarchy, WeakGroup};
 
-use crate::open::Open;
+use crate::open::{Open, Values};
 
 /// The time between two looks while a descriptor is polled, or a group is removed: a tenth of the shortest window of a trigger, as in the kernel.
 const TICK: Duration = Duration::from_millis(50);
@@ -34,11 +37,58 @@ const SLOW_TICK: Duration = Duration::from_secs(1);
 /// The least time between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How much longer than a look at all descriptors the time until the next one is.
+const REST: u32 = 20;
+
+/// The descriptors of one user with a poll that waits.
+const POLLED_MOST: usize = 1024;
+
+/// Users that have as many polls as they may before there are no more for any user.
+const USERS: usize = 4;
+
+/// Descriptors with a poll that waits, by their handles.
+struct Polls<N> {
+    waiting: HashMap<u64, (Arc<Open>, N)>,
+    /// How many each user has.
+    users: HashMap<u32, usize>,
+}
+
+impl<N> Default for Polls<N> {
+    fn default() -> Polls<N> {
+        Polls { waiting: HashMap::new(), users: HashMap::new() }
+    }
+}
+
+impl<N> Polls<N> {
+    /// Adds the poll of a descriptor, or replaces it. Returns whether there is a place.
+    fn insert(&mut self, handle: u64, open: &Arc<Open>, notifier: N) -> bool {
+        // A replaced notifier is dropped with the lock held, and runs no code of others.
+        self.remove(handle);
+        let of_user = self.users.get(&open.user).copied().unwrap_or_default();
+        if of_user >= POLLED_MOST || self.waiting.len() >= POLLED_MOST * USERS {
+            return false;
+        }
+        self.users.insert(open.user, of_user + 1);
+        self.waiting.insert(handle, (Arc::clone(open), notifier));
+        true
+    }
+
+    fn remove(&mut self, handle: u64) -> Option<(Arc<Open>, N)> {
+        let (open, notifier) = self.waiting.remove(&handle)?;
+        if let Some(of_user) = self.users.get_mut(&open.user) {
+            *of_user -= 1;
+            if *of_user == 0 {
+                self.users.remove(&open.user);
+            }
+        }
+        Some((open, notifier))
+    }
+}
+
 #[derive(Default)]
 struct State {
     is_over: bool,
-    /// Descriptors with a poll that waits.
-    polled: HashMap<u64, (Arc<Open>, PollNotifier)>,
+    polls: Polls<PollNotifier>,
     /// Descriptors that keep their group.
     keeping: HashMap<u64, Arc<Open>>,
     /// Removals that are not answered.
@@ -55,7 +105,7 @@ struct Removal {
 impl State {
     /// Whether there is nothing to look at with each tick.
     fn is_quiet(&self) -> bool {
-        self.polled.is_empty() && self.removals.is_empty()
+        self.polls.waiting.is_empty() && self.removals.is_empty()
     }
 }
 
@@ -79,22 +129,35 @@ impl Shared {
 
     fn run(&self, hierarchy: &Hierarchy) {
         let root = hierarchy.root();
+        // Before that no look is made (B2).
+        let mut not_before = Instant::now();
         while self.wait_for_work() {
+            self.answer_slow_removals();
             let began = Instant::now();
             // Before the look (I1).
             let seen = root.events();
-            if self.look() {
-                root.wait_events(&seen, TICK);
-                thread::sleep(PAUSE.saturating_sub(began.elapsed()));
-            } else {
-                let state = self.state();
+            let is_due = began >= not_before;
+            if is_due {
+                self.look();
+                not_before = Instant::now() + REST * began.elapsed();
+            }
+            let state = self.state();
+            if state.polls.waiting.is_empty() {
                 let is_removing = !state.removals.is_empty();
                 let has_rest = |state: &mut State| {
-                    !state.is_over && state.polled.is_empty() && state.removals.is_empty() != is_removing
+                    let is_polled = !state.polls.waiting.is_empty();
+                    !state.is_over && !is_polled && state.removals.is_empty() != is_removing
                 };
                 let tick = if is_removing { TICK } else { SLOW_TICK };
                 drop(self.changed.wait_timeout_while(state, tick, has_rest));
+                continue;
             }
+            drop(state);
+            if is_due {
+                root.wait_events(&seen, TICK);
+            }
+            let until_next = not_before.saturating_duration_since(Instant::now());
+            thread::sleep(until_next.max(PAUSE.saturating_sub(began.elapsed())).min(TICK));
         }
     }
 
@@ -105,39 +168,44 @@ impl Shared {
         !state.is_over
     }
 
-    /// Tells polls with news, lets go of removed groups, and answers removals. Returns whether any poll still waits.
-    fn look(&self) -> bool {
-        let (polled, keeping, slow) = {
+    /// Answers removals whose callbacks are slow.
+    fn answer_slow_removals(&self) {
+        // Later than a worker with short callbacks: a handle of this thread would keep a removed group for a moment.
+        let slow: Vec<WeakGroup> = {
             let state = self.state();
-            let polled: Vec<_> =
-                state.polled.iter().map(|(&handle, (open, _))| (handle, Arc::clone(open))).collect();
-            let keeping: Vec<_> =
-                state.keeping.iter().map(|(&handle, open)| (handle, Arc::clone(open))).collect();
-            // Later than a worker with short callbacks: a handle of this thread would keep a removed group for a moment.
             let slow = state.removals.values().filter(|removal| removal.began.elapsed() >= TICK);
-            let slow: Vec<_> = slow.map(|removal| removal.group).collect();
-            (polled, keeping, slow)
+            slow.map(|removal| removal.group).collect()
         };
         for group in slow {
             if group.upgrade().is_none_or(|group| !group.is_online()) {
                 self.answer(group.id(), Ok(()));
             }
         }
+    }
+
+    /// Tells polls with news, and lets go of removed groups.
+    fn look(&self) {
+        let (polled, keeping) = {
+            let state = self.state();
+            let polled = state.polls.waiting.iter().map(|(&handle, (open, _))| (handle, Arc::clone(open)));
+            let keeping = state.keeping.iter().map(|(&handle, open)| (handle, Arc::clone(open)));
+            (polled.collect::<Vec<_>>(), keeping.collect::<Vec<_>>())
+        };
+        let mut values = Values::default();
         for (handle, open) in polled {
-            if open.has_news() {
+            if open.has_news(&mut values) {
                 self.tell(handle);
             }
         }
         for (handle, open) in keeping {
-            if !open.keeps_group() {
+            if !open.keeps_group(&mut values) {
                 self.state().keeping.remove(&handle);
             }
         }
-        !self.state().polled.is_empty()
     }
 
     fn tell(&self, handle: u64) {
-        let told = self.state().polled.remove(&handle);
+        let told = self.state().polls.remove(handle);
         if let Some((_, notifier)) = told {
             // An error says that the descriptor is closed or the mount is gone.
             _ = notifier.notify();
@@ -148,13 +216,14 @@ impl Shared {
     pub(crate) fn removed(&self, group: GroupId) {
         let (polled, keeping) = {
             let state = self.state();
-            let polled = state.polled.iter().filter(|(_, (open, _))| open.id() == group);
+            let polled = state.polls.waiting.iter().filter(|(_, (open, _))| open.id() == group);
             let polled: Vec<_> = polled.map(|(&handle, _)| handle).collect();
             let keeping = state.keeping.values().filter(|open| open.id() == group);
             (polled, keeping.cloned().collect::<Vec<_>>())
         };
+        let mut values = Values::default();
         for open in keeping {
-            open.keeps_group();
+            open.keeps_group(&mut values);
         }
         polled.into_iter().for_each(|handle| self.tell(handle));
     }
@@ -180,15 +249,17 @@ impl Watch {
         Ok(Watch { shared, thread: Some(thread) })
     }
 
-    /// A poll waits. The caller looks at the descriptor afterwards (I1).
-    pub(crate) fn poll(&self, handle: FileHandle, open: &Arc<Open>, notifier: PollNotifier) {
-        self.shared.state().polled.insert(handle.0, (Arc::clone(open), notifier));
+    /// A poll waits. The caller looks at the descriptor afterwards (I1). Returns `false` if the user has too many polls that wait.
+    #[must_use]
+    pub(crate) fn poll(&self, handle: FileHandle, open: &Arc<Open>, notifier: PollNotifier) -> bool {
+        let has_place = self.shared.state().polls.insert(handle.0, open, notifier);
         self.shared.changed.notify_one();
+        has_place
     }
 
     /// The poll has news, and waits no more.
     pub(crate) fn polled(&self, handle: FileHandle) {
-        self.shared.state().polled.remove(&handle.0);
+        self.shared.state().polls.remove(handle.0);
     }
 
     /// The descriptor may keep its group now.
@@ -200,7 +271,7 @@ impl Watch {
     /// The descriptor is closed.
     pub(crate) fn forget(&self, handle: FileHandle) {
         let mut state = self.shared.state();
-        let gone = (state.polled.remove(&handle.0), state.keeping.remove(&handle.0));
+        let gone = (state.polls.remove(handle.0), state.keeping.remove(&handle.0));
         drop(state);
         drop(gone);
     }
@@ -219,5 +290,38 @@ impl Drop for Watch {
         self.shared.state().is_over = true;
         self.shared.changed.notify_one();
         _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memgroup::Config;
+
+    use super::*;
+    use crate::files::Files;
+
+    #[test]
+    fn a_user_has_a_bounded_number_of_polls() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let file = Files::of(&hierarchy).find("memory.events").unwrap().1;
+        let open = |user| Arc::new(Open::new(user, hierarchy.root().downgrade(), Arc::clone(&file)));
+        let mut polls = Polls::default();
+        let mut handle = 0..;
+        for user in 0..USERS as u32 {
+            let open = open(user);
+            let mut add = || polls.insert(handle.next().unwrap(), &open, ());
+            assert!((0..POLLED_MOST).all(|_| add()));
+            assert!(!add(), "user {user}");
+        }
+        let other = open(99);
+        assert!(!polls.insert(u64::MAX, &other, ()), "there are no more for any user");
+        assert!(polls.insert(0, &open(0), ()), "it takes the place of the one before");
+        assert!(polls.remove(0).is_some() && polls.remove(0).is_none());
+        assert!(polls.insert(u64::MAX, &other, ()));
+        assert!(
+            (1..handle.next().unwrap()).chain([u64::MAX]).filter_map(|handle| polls.remove(handle)).count()
+                > 0
+        );
+        assert!(polls.waiting.is_empty() && polls.users.is_empty());
     }
 }

@@ -248,7 +248,7 @@ fn refuses_paths_that_are_no_directory_and_takes_own_links() {
             let (link, directory) = (path(name).display().to_string(), folder.path().display().to_string());
             assert!(matches!(error.problem, MountProblem::Link { .. }), "{error}");
             let said = format!(
-                "mount the tree at {link}: it is a symbolic link, and other users may place links in {directory};"
+                "mount the tree at {link}: it has a symbolic link, and other users may place links in {directory};"
             );
             assert!(error.to_string().starts_with(&said), "{error}");
         }
