@@ -19,7 +19,7 @@ use crate::pace::Pace;
 const SHARED_FOR: Duration = Duration::from_millis(250);
 
 /// Bytes for each group while the groups are found, with a name of usual length.
-const FINDING: usize = 320;
+const FINDING: usize = 384;
 
 /// Bytes for each group that was found, while groups are chosen and read.
 const FOUND: usize = 160;

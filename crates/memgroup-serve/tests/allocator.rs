@@ -84,7 +84,7 @@ fn a_list_of_groups_takes_as_much_as_the_server_charges_for_it() {
         tenant.create(&format!("request-{number}")).unwrap();
     }
     // As `FINDING` and `FOUND` in the source of the server; and what the allocator of a thread holds back.
-    let (finding, found, held_back) = (320 * GROUPS, 160 * GROUPS, 128 << 10);
+    let (finding, found, held_back) = (384 * GROUPS, 160 * GROUPS, 128 << 10);
     let own = hierarchy.create("/own").unwrap();
     let _scope = memgroup::scope::enter(&own);
     let reader = hierarchy.root().snapshot_reader();
