@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use memgroup::{Charge, Config, Group, GroupError, Hierarchy, SlotSource};
+use memgroup::{Charge, Config, Freshness, Group, GroupError, Hierarchy, Reach, SlotSource, stats};
 use proptest::prelude::*;
 
 fn config() -> Config {
@@ -177,7 +177,7 @@ fn count_the_descendants_of_removed_groups() {
 
 #[test]
 fn count_no_group_that_was_not_created() {
-    let h = Hierarchy::new(config().groups_max(300).depth_max(4)).unwrap();
+    let h = Hierarchy::new(config().groups_max(250).depth_max(4)).unwrap();
     let alice = h.create("/alice").unwrap();
     alice.set_max_descendants(5);
     alice.create("taken").unwrap();
@@ -193,12 +193,12 @@ fn count_no_group_that_was_not_created() {
     assert_eq!(fill(&alice), 2);
     for number in 0.. {
         if let Err(error) = h.create(&format!("/more-{number}")) {
-            assert_eq!(error, GroupError::TooMany { groups_max: 300 });
+            assert_eq!(error, GroupError::TooMany { groups_max: 250 });
             break;
         }
     }
     alice.set_max_descendants(6);
-    assert_eq!(alice.create("full"), Err(GroupError::TooMany { groups_max: 300 }));
+    assert_eq!(alice.create("full"), Err(GroupError::TooMany { groups_max: 250 }));
     h.lookup("/more-0").unwrap().remove().unwrap();
     assert_eq!(fill(&alice), 1);
 }
@@ -238,6 +238,58 @@ fn keep_one_tenant_from_taking_the_groups_of_all() {
     let made = (0..).take_while(|number| !is_bounded(&alice.create(&format!("{long}-{number}")))).count();
     assert_eq!(made, 1000);
     assert!(bob.create("request-1").is_ok());
+}
+
+/// Creates groups below the one of this path until there is no place, and uses each. Returns how many it created.
+fn take(h: &Hierarchy, groups_max: u32, path: &str) -> u32 {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let group = h.lookup(path).unwrap();
+    let take_one = || match group.create(&format!("take-{}", NUMBER.fetch_add(1, Relaxed))) {
+        Ok(created) => {
+            h.io().add(&created, stats::io::WIOS, 1);
+            let charge = created.try_charge(7).unwrap();
+            assert_eq!((created.usage_exact(), charge.group().id()), (7, created.id()));
+            true
+        }
+        Err(error) => {
+            assert_eq!(error, GroupError::TooMany { groups_max: groups_max });
+            false
+        }
+    };
+    (0..).take_while(|_| take_one()).count() as u32
+}
+
+#[test]
+fn one_tenant_that_takes_all_places_leaves_some_to_others() {
+    const GROUPS: u32 = 2560;
+    for (tenants, parts) in [("", 3), ("/tenants", 2)] {
+        let h = Hierarchy::new(config().groups_max(GROUPS)).unwrap();
+        for name in ["alice/x", "bob", "carol"] {
+            h.get_or_create(&format!("{tenants}/{name}")).unwrap();
+        }
+        h.get_or_create("/other").unwrap();
+        let [alice, inner, bob] = ["alice", "alice/x", "bob"].map(|name| format!("{tenants}/{name}"));
+        let before = h.groups().len() as u32;
+        assert_eq!(take(&h, GROUPS, &alice), GROUPS - before);
+        // What she reaches by a small group of her own, and what others have after that.
+        assert_eq!((take(&h, GROUPS, &inner), take(&h, GROUPS, &alice)), (parts * 10, 0));
+        assert_eq!((take(&h, GROUPS, &bob), take(&h, GROUPS, &inner)), (10, 0));
+        assert_eq!(take(&h, GROUPS, "/other"), if parts == 2 { 10 } else { 0 });
+        assert_eq!((h.groups().len() as u32, take(&h, GROUPS, "/")), (GROUPS + 40, 0));
+        let written = h.io().get(&h.root(), stats::io::WIOS, Reach::Subtree, Freshness::Fresh);
+        assert_eq!(written, i64::from(GROUPS + 40 - before));
+        h.root().children().into_iter().for_each(|group| group.remove_all().unwrap());
+        assert_eq!(take(&h, GROUPS, "/"), GROUPS - 1, "the bound is exact below the root");
+    }
+}
+
+#[test]
+fn small_hierarchies_have_no_spare_places() {
+    for groups_max in [2_u32, 3, 30, 65, 255] {
+        let h = Hierarchy::new(config().groups_max(groups_max)).unwrap();
+        h.create("/tenants").unwrap();
+        assert_eq!(take(&h, groups_max, "/tenants"), groups_max - 2);
+    }
 }
 
 /// A group of the model.

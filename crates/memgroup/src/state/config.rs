@@ -17,6 +17,10 @@ pub(crate) const CHUNK: u32 = 64;
 #[cfg(memgroup_loom)]
 pub(crate) const CHUNK: u32 = 4;
 
+/// Beyond `groups_max` there are so many parts of spare places, each of this fraction of it (`topology::bounds`).
+pub(crate) const SPARE_PARTS: u32 = 4;
+pub(crate) const SPARE_DIVISOR: u32 = 256;
+
 /// The deepest tree a hierarchy may be configured for.
 const DEPTH_LARGEST: u32 = 256;
 /// The most groups a hierarchy may be configured for.
@@ -72,9 +76,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The most groups that there can be: `groups_max`, and the spare places beyond (`topology::bounds`).
+    pub(crate) fn groups_bound(&self) -> u32 {
+        self.groups_max + SPARE_PARTS * (self.groups_max / SPARE_DIVISOR)
+    }
+
     /// Places that nodes can ever be made for.
     pub(crate) fn places_max(&self) -> u32 {
-        self.groups_max.next_multiple_of(CHUNK)
+        self.groups_bound().next_multiple_of(CHUNK)
     }
 
     /// The defaults: the slot source that the start-up self-test chose, 65,536 groups, 16 levels, the root accounted. At
@@ -121,6 +130,10 @@ impl Config {
 
     /// The most groups at one time, the root and removed groups that still hold bytes or have
     /// handles included; 1 to 16,777,216. [`Group::set_max_descendants`](crate::Group::set_max_descendants) bounds the part that one tenant takes.
+    ///
+    /// When there are so many, a 64th more can be created below small groups, so that one tenant that takes everything does
+    /// not keep the others from creating groups. A group is small as long as at most an eighth of `groups_max` groups are
+    /// below it. The root is not.
     #[must_use]
     pub fn groups_max(self, groups_max: u32) -> Config {
         Config { groups_max, ..self }

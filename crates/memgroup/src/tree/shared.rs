@@ -220,7 +220,7 @@ impl Shared {
             highs: OnceLock::new(),
             parts: Parts::new(),
             began: Instant::now(),
-            chunks: (0..config.groups_max.div_ceil(CHUNK)).map(|_| AtomicRef::none()).collect(),
+            chunks: (0..config.groups_bound().div_ceil(CHUNK)).map(|_| AtomicRef::none()).collect(),
             owned: Mutex::new(OwnedNodes {
                 chunks: BTreeMap::new(),
                 limbo: Limbo::new(usize::MAX),
@@ -269,7 +269,7 @@ impl Shared {
         let mut owned = self.owned.lock();
         let Some(taken) = take_values(std::iter::repeat_n(store, owned.chunks.len())) else { return false };
         for ((&number, places), (store, values)) in owned.chunks.iter_mut().zip(taken) {
-            places.attach(number * CHUNK, self.config.groups_max, store, values);
+            places.attach(number * CHUNK, self.config.groups_bound(), store, values);
         }
         true
     }
@@ -363,7 +363,7 @@ impl Shared {
             return false;
         };
         let nodes = places.nodes.cells();
-        for (at, node) in (number * CHUNK..self.config.groups_max).zip(nodes) {
+        for (at, node) in (number * CHUNK..self.config.groups_bound()).zip(nodes) {
             let place = (at % CHUNK) as usize;
             let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
             node.init(self, NodeId(at), &places.nodes, rare, entries);
@@ -372,7 +372,7 @@ impl Shared {
             }
         }
         for (store, values) in values {
-            places.attach(number * CHUNK, self.config.groups_max, store, values);
+            places.attach(number * CHUNK, self.config.groups_bound(), store, values);
         }
         // ORDERING: Release; pairs with the Acquire in `node`.
         self.chunks[number as usize].store(nodes.first_chunk(), Ordering::Release);

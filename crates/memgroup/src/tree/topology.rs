@@ -201,7 +201,7 @@ impl Tree {
             });
         }
         self.check_bounds(parent, name)?;
-        if self.in_use == self.groups_max {
+        if !self.has_place(parent) {
             return Err(GroupError::TooMany { groups_max: self.groups_max });
         }
         let id = self.free.pop().unwrap_or_else(|| {
