@@ -10,6 +10,7 @@ mod polls;
 mod random;
 mod rights;
 mod scripts;
+mod sweep;
 mod texts;
 
 use std::fs::{self, File, OpenOptions};

@@ -23,7 +23,7 @@ fn poll_for(file: &File, events: PollFlags, timeout: Option<&Timespec>) -> PollF
     polled[0].revents()
 }
 
-fn poll_now(file: &File) -> PollFlags {
+pub(super) fn poll_now(file: &File) -> PollFlags {
     poll_for(file, CHANGED, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
 }
 
@@ -32,7 +32,7 @@ fn wait(file: &File) -> PollFlags {
     poll_for(file, PollFlags::PRI, None)
 }
 
-fn read(file: &File) -> String {
+pub(super) fn read(file: &File) -> String {
     let mut text = [0; 256];
     let bytes = file.read_at(&mut text, 0).unwrap();
     String::from_utf8(text[..bytes].to_vec()).unwrap()

@@ -11,3 +11,4 @@ mod prometheus;
 mod rights;
 mod rude;
 mod show;
+mod sweep;
