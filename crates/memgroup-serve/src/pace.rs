@@ -4,6 +4,8 @@
 //! - I2. With up to a third of a CPU, the thread rests after each short piece of its work. A tenant's thread on the same CPU waits for one piece then. Without
 //!   rests it waits for the turn that the system gives a thread: some milliseconds.
 //! - I3. Requests pass in the order in which they came. Each connection has one at a time, so a client with many requests does not keep the others out.
+//!   Of the requests without a right one at a time is in that queue, and the others wait behind it. So a client with a right waits for one of them, however many
+//!   connections strangers have.
 //! - B1. Some pieces grow with the tree: the list of its groups, the copy at the start of a snapshot, and the choice of groups for `/metrics`.
 
 use std::sync::Mutex as PlainMutex;
@@ -36,6 +38,8 @@ fn thread_time() -> Duration {
 pub(crate) struct Pace {
     percent: u32,
     queue: Mutex<()>,
+    /// The queue of requests without a right, the first of which is in `queue`.
+    strangers: Mutex<()>,
     state: PlainMutex<State>,
     /// The clock of the thread.
     clock: fn() -> Duration,
@@ -62,7 +66,7 @@ impl Pace {
         let now = clock();
         let (full_at, rested_at) = (Instant::now(), std::time::Instant::now());
         let state = PlainMutex::new(State { full_at, paid: now, rested: now, rested_at });
-        Pace { percent, queue: Mutex::new(()), state, clock }
+        Pace { percent, queue: Mutex::new(()), strangers: Mutex::new(()), state, clock }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -119,6 +123,12 @@ impl Pace {
         let value = act();
         self.state().paid = (self.clock)();
         value
+    }
+
+    /// Waits until it is the turn of a request that has a right or not, and the budget has something left.
+    pub(crate) async fn turn_of(&self, has_right: bool) {
+        let _first = if has_right { None } else { Some(self.strangers.lock().await) };
+        self.turn().await;
     }
 
     /// Waits until it is the caller's turn, and the budget has something left.
@@ -222,6 +232,19 @@ mod tests {
         pace.turn().await;
         let share = spent as f64 / 1e3 / began.elapsed().as_secs_f64();
         assert!((0.25..0.26).contains(&share), "{share}");
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_client_with_a_right_waits_for_one_stranger_only() {
+        let (pace, passed) = (pace(25), std::cell::RefCell::new(Vec::new()));
+        spend(1000);
+        let ask = async |name: &'static str| {
+            pace.turn_of(name == "operator").await;
+            passed.borrow_mut().push(name);
+            spend(40);
+        };
+        tokio::join!(ask("first"), ask("second"), ask("third"), ask("operator"), ask("fourth"));
+        assert_eq!(*passed.borrow(), ["first", "operator", "second", "third", "fourth"]);
     }
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]

@@ -130,8 +130,9 @@ async fn admitted(
     let needed = route.as_ref().map_or(Right::Nothing, |route| route.right);
     let checked = app.access.check(head, peer, needed);
     // Before its turn: strangers that keep it waiting take no place from it.
-    conn.set_right(matches!(checked, Ok(right) if right > Right::Nothing));
-    app.pace.turn().await;
+    let has_right = matches!(checked, Ok(right) if right > Right::Nothing);
+    conn.set_right(has_right);
+    app.pace.turn_of(has_right).await;
     if let (Right::Control, Err(problem)) = (needed, &checked) {
         log::denied(&app.denied, &peer, &format!("{} {}", head.method, head.uri.path()), problem);
     }
