@@ -15,6 +15,10 @@ const CASE: &str = "MEMGROUP_ALONE_CASE";
 const RACES: u32 = 100;
 
 fn main() {
+    if std::env::args().any(|argument| argument == "--ignored") {
+        // Only the long tests are wanted, and this is none.
+        return;
+    }
     let Ok(case) = std::env::var(CASE) else {
         for case in ["alone", "joined", "used", "first", "given"] {
             run(case);
