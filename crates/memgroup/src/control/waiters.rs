@@ -81,11 +81,13 @@ fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
     }
 }
 
-/// Whether nothing can be done for a waiter at a group in this state.
+/// Whether nothing can be done for a waiter at a group in this state. At a dry run the waiter may be refused by the group's fair share of the group above:
+/// then it waits on. Else it would try in vain, again and again.
 fn tries_itself(waiter: &Entry, seen: Reading) -> bool {
+    let passes = || chain::look_past_dry_runs(waiter.node, Until::Top, waiter.bytes).is_ok();
     seen.offline
         || waiter.bytes > BYTES_MAX
-        || if seen.is_dry_run { !waiter.is_task() } else { waiter.bytes > seen.max }
+        || if seen.is_dry_run { !waiter.is_task() && passes() } else { waiter.bytes > seen.max }
 }
 
 impl ChargeQueue {
@@ -441,5 +443,34 @@ mod tests {
         assert!(is_handed(node, place));
         assert_eq!(group.usage_exact(), PAGE);
         aftermath::uncharge_counters(node, PAGE);
+    }
+
+    /// A group that is a dry run, and whose fair share refuses a charge.
+    #[test]
+    fn a_charge_waits_at_a_dry_run_while_a_fair_share_refuses_it() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let tenants = hierarchy.create("/tenants").unwrap();
+        tenants.set_max(1000).unwrap();
+        tenants.set_share(Some(1)).unwrap();
+        let (tried, other) = (tenants.create("tried").unwrap(), tenants.create("other").unwrap());
+        tried.set_max(0).unwrap();
+        tried.set_enforced(false);
+        let held = other.charge_forced(400).unwrap();
+        assert_eq!(tried.try_charge(372).unwrap_err().group(), tried.id(), "its share refuses");
+        let (node, queue) = (tried.node(), tried.node().shared().wait_queue());
+        let far = Instant::now() + Duration::from_secs(3600);
+        let mut queues = ChargeQueue::reserve(queue);
+        let place = queues.list(node, 372, far, Want::Charge, Party::Thread(thread::current()));
+        queues.enqueue(place, node);
+        assert_eq!(queues.entry(place).state, State::Waiting, "it would try in vain");
+        drop(queues);
+        drop(held);
+        let mut queues = queue.lock();
+        queues.serve(node);
+        assert_eq!(queues.entry(place).state, State::Again, "now it passes");
+        queues.leave_queue(place);
+        let party = queues.unlist(place);
+        drop(queues);
+        drop(party);
     }
 }
