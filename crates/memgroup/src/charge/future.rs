@@ -16,6 +16,8 @@
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests;
 
 use core::future::Future;
 use core::pin::Pin;

@@ -387,3 +387,33 @@ pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading)
     let seen = Reading { usage: held, max: most, reserved: 0, prepaid_most: 0, is_share: true, ..seen };
     Refused { node: child, seen }
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::counter::share;
+    use crate::{Config, Hierarchy};
+
+    /// Siblings may give bytes back after the decision and before the refusal is put into words.
+    #[test]
+    fn a_refusal_by_share_does_not_say_that_the_charge_fits() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(1000).unwrap();
+        parent.set_share(Some(8)).unwrap();
+        let (large, small) = (parent.create("large").unwrap(), parent.create("small").unwrap());
+        let held = large.charge_forced(700).unwrap();
+        let mut others = small.charge_forced(250).unwrap();
+        let (level, child) = (parent.node(), large.node());
+        let seen = level.counter.read();
+        others.shrink(249);
+        let refused = share::refused(level, Some((child, 850)), 150, seen);
+        assert!(std::ptr::eq(refused.node, child) && refused.seen.is_share);
+        assert_eq!(refused.seen.usage, held.bytes());
+        assert!(
+            refused.seen.usage + 150 > refused.seen.max,
+            "{} of {}",
+            refused.seen.usage,
+            refused.seen.max
+        );
+    }
+}
