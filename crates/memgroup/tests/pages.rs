@@ -38,7 +38,8 @@ fn crates() -> Vec<PathBuf> {
 /// The pages of the workspace as a whole and of all crates.
 fn pages() -> Vec<PathBuf> {
     let root = root();
-    let mut pages = vec![root.join("README.md"), root.join("ARCHITECTURE.md"), root.join("CONTRIBUTING.md")];
+    let names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+    let mut pages = names.map(|name| root.join(name)).to_vec();
     pages.extend(files(&root.join("docs"), ".md"));
     for folder in crates() {
         let is_page = |page: &PathBuf| !page.starts_with(folder.join("src"));
