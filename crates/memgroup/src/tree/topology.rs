@@ -163,6 +163,34 @@ impl Tree {
         names.iter().rev().fold(String::new(), |path, name| path + "/" + name)
     }
 
+    /// Writes the path of a group to the end of `buffer`, and returns where it begins there. Of a path that is too long it writes the end, behind an
+    /// ellipsis. It allocates nothing.
+    pub(crate) fn write_path(&self, id: NodeId, buffer: &mut [u8]) -> usize {
+        const ELLIPSIS: &str = "…";
+        let (mut begin, mut at) = (buffer.len(), id);
+        let prepend = |buffer: &mut [u8], begin: usize, text: &str| {
+            buffer[begin - text.len()..begin].copy_from_slice(text.as_bytes());
+            begin - text.len()
+        };
+        while let Some(parent) = self.parent(at) {
+            let name = self.name(at);
+            let spare = if parent == ROOT { 0 } else { ELLIPSIS.len() };
+            if name.len() + 1 + spare > begin {
+                if at == id {
+                    // Of the group's own name the end.
+                    let least = name.len().saturating_sub(begin - ELLIPSIS.len());
+                    let from = (least..name.len()).find(|&from| name.is_char_boundary(from));
+                    begin = prepend(buffer, begin, &name[from.unwrap_or(name.len())..]);
+                }
+                return prepend(buffer, begin, ELLIPSIS);
+            }
+            begin = prepend(buffer, begin, name);
+            begin = prepend(buffer, begin, "/");
+            at = parent;
+        }
+        if id == ROOT { prepend(buffer, begin, "/") } else { begin }
+    }
+
     fn path_below(&self, parent: NodeId, name: &str) -> String {
         let above = self.path(parent);
         if parent == ROOT { format!("/{name}") } else { format!("{above}/{name}") }

@@ -44,9 +44,13 @@ fn kills_a_removed_group_that_still_holds_memory() {
     assert_eq!((tenant.calls(), parent.usage_exact()), (1, PAGE));
     drop((hook, tenant));
     assert!(hierarchy.dying().is_empty());
-    assert_eq!(hierarchy.kills()[0].victim, "(released)", "and its path with it");
-    parent.create("tenant").unwrap();
-    assert_eq!(hierarchy.kills()[0].victim, "(released)", "the next group has its path");
+    let next = parent.create("next").unwrap();
+    assert_eq!(
+        hierarchy.kills()[0].victim,
+        "/tenants/tenant",
+        "the next group has its place, and not its report"
+    );
+    drop(next);
 }
 
 #[test]
@@ -185,4 +189,36 @@ fn finds_the_largest_of_ten_thousand_groups() {
     let _all = parent.try_charge((GROUPS - 1) * PAGE).unwrap();
     assert_eq!(parent.events().oom_kill, 1 + GROUPS);
     drop(hooks);
+}
+
+#[test]
+fn reports_keep_the_paths_of_groups_that_are_gone() {
+    let long = "x".repeat(200);
+    let (hierarchy, parent) = full(2, 100, LONG);
+    let above = parent.create("above").unwrap();
+    above.set_oom_group(true);
+    let victim = Tenant::new(&above, "victim", 60);
+    let requester = parent.create("requester").unwrap();
+    let of_long = parent.create(&long).unwrap();
+    let hook = victim.dies();
+    let _rest = parent.try_charge(40 * PAGE).unwrap();
+    let charge = requester.try_charge(PAGE).unwrap();
+    victim.fill(59);
+    let other = of_long.try_charge(PAGE).unwrap();
+    drop((hook, charge, other));
+    let Tenant { group: of_victim, memory, .. } = victim;
+    drop(memory);
+    let mut groups = vec![of_victim, above, requester, of_long];
+    let path_of = |name: &str| format!("/tenants/{name}");
+    for is_there in [true, false] {
+        let kills = hierarchy.kills();
+        for kill in &kills {
+            assert_eq!((kill.victim.as_str(), kill.full.as_str()), ("/tenants/above/victim", "/tenants"));
+            assert_eq!(kill.unit.as_deref(), Some("/tenants/above"));
+        }
+        let requesters = [&kills[0], &kills[1]].map(|kill| kill.requester.clone());
+        let shown = if is_there { path_of(&long) } else { format!("…{}", &long[..157]) };
+        assert_eq!(requesters, [path_of("requester"), shown]);
+        groups.drain(..).for_each(|group| group.remove().unwrap());
+    }
 }

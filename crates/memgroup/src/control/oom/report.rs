@@ -2,15 +2,22 @@
 //!
 //! - I1. A kill has one outcome: the first that is recorded stays.
 //! - B1. The last 64 calls are kept. The outcome of an older call is not recorded.
+//! - B2. A report outlives its groups. So each record has their paths, in memory that is made with the first hook. Of a longer path it has the end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::base::id::GroupId;
 use crate::tree::handle::Hierarchy;
+use crate::tree::node::Node;
+use crate::tree::shared::Shared;
+use crate::tree::topology::Tree;
 
 /// How many calls are kept.
 const KEPT: usize = 64;
+
+/// The bytes of a path that a record keeps.
+const PATH_BYTES: usize = 160;
 
 /// The outcome of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +40,7 @@ pub enum KillOutcome {
 
 /// One call of a kill hook; see [`Hierarchy::kills`].
 ///
-/// A group that was released since is shown as `(released)`.
+/// The paths are those that the groups had. Of a group that was released since, a path of more than 160 bytes is shown by its end, behind `…`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KillReport {
@@ -57,13 +64,37 @@ pub struct KillReport {
     pub outcome: Option<KillOutcome>,
 }
 
+/// A group of a record: its id, and its path at the time of the call.
+#[derive(Clone, Copy)]
+pub(crate) struct Named {
+    id: GroupId,
+    /// The path, at the end.
+    path: [u8; PATH_BYTES],
+    begin: u8,
+}
+
+impl Named {
+    /// The caller holds the group.
+    pub(crate) fn of(tree: &Tree, node: &'static Node) -> Named {
+        let mut path = [0; PATH_BYTES];
+        let begin = tree.write_path(node.id(), &mut path) as u8;
+        Named { id: node.group_id(), path, begin }
+    }
+
+    /// The whole path while the group is there, else what was kept of it.
+    fn path(&self, shared: &'static Shared) -> String {
+        let kept = || String::from_utf8_lossy(&self.path[self.begin.into()..]).into_owned();
+        shared.path_of(self.id).unwrap_or_else(kept)
+    }
+}
+
 /// The record of one call.
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
-    pub(crate) victim: GroupId,
-    pub(crate) requester: GroupId,
-    pub(crate) full: GroupId,
-    pub(crate) unit: Option<GroupId>,
+    pub(crate) victim: Named,
+    pub(crate) requester: Named,
+    pub(crate) full: Named,
+    pub(crate) unit: Option<Named>,
     pub(crate) at: Instant,
     pub(crate) asked: u64,
     pub(crate) usage: u64,
@@ -140,12 +171,11 @@ impl Hierarchy {
         let shared = self.shared();
         let mut records = Vec::with_capacity(KEPT);
         shared.victims().copy_records(shared, &mut records);
-        let path = |id| shared.path_of(id).unwrap_or_else(|| "(released)".to_owned());
         let report = |record: Record| KillReport {
-            victim: path(record.victim),
-            requester: path(record.requester),
-            full: path(record.full),
-            unit: record.unit.map(path),
+            victim: record.victim.path(shared),
+            requester: record.requester.path(shared),
+            full: record.full.path(shared),
+            unit: record.unit.map(|unit| unit.path(shared)),
             at: record.at,
             asked_bytes: record.asked,
             usage_bytes: record.usage,

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The choice takes one pass over the hooks of the hierarchy. For each it climbs to the next group above that has a hook. So it walks no tree, takes
-//! no tree lock, and allocates nothing. The size of a candidate is the usage that its hook covers: its own, less that of groups below with hooks.
+//! no tree lock, and allocates nothing. Only a kill takes it, for the names in its report. The size of a candidate is the usage that its hook covers: its own, less that of groups below with hooks.
 //!
 //! ```text
 //!   groups with hooks that count in the full one ─▶ sizes ─▶ together enough? ─▶ highest score ─▶ most above its protection ─▶ lowest id
@@ -48,7 +48,7 @@ use memgroup_sync::atomic::{AtomicU32, Ordering};
 use crate::base::id::GroupId;
 use crate::control::oom::hook::{Hook, KillAnswer, Taken};
 use crate::control::oom::pending::{Claim, Clock, PendingKill, Stage};
-use crate::control::oom::report::{KillOutcome, Record, Records};
+use crate::control::oom::report::{KillOutcome, Named, Record, Records};
 use crate::control::oom::state::{NEVER, OomState};
 use crate::counter::chain;
 use crate::counter::protect::effective::effective;
@@ -282,6 +282,8 @@ impl Victims {
 
     /// Begins the next call for the chosen victims. `from` is where the last search ended.
     pub(crate) fn begin_call(&self, control: &OomControl, chosen: &Chosen, from: &mut usize) -> Option<Call> {
+        // For the names of the groups. The tree lock comes before the list's.
+        let tree = control.full.shared().tree.lock();
         let mut list = self.list.lock();
         let List { candidates, records, .. } = &mut *list;
         let is_next = |candidate: &Candidate| {
@@ -297,10 +299,10 @@ impl Victims {
         let kill = kill.as_mut()?;
         *charge = control.charge;
         let record = records.push(Record {
-            victim: node.group_id(),
-            requester: control.requester.group_id(),
-            full: control.full.group_id(),
-            unit: chosen.unit.map(Node::group_id),
+            victim: Named::of(&tree, node),
+            requester: Named::of(&tree, control.requester),
+            full: Named::of(&tree, control.full),
+            unit: chosen.unit.map(|unit| Named::of(&tree, unit)),
             at: Instant::now(),
             asked: control.asked,
             usage: kill.size,

@@ -56,3 +56,35 @@ fn the_list_of_departed_groups_grows_with_dying_ones_only() {
     let taken: std::collections::BTreeSet<_> = std::iter::from_fn(|| tree.take_departed()).collect();
     assert_eq!(taken, dying.into_iter().collect());
 }
+
+#[test]
+fn writes_as_much_of_a_path_as_there_is_room_for() {
+    let mut tree = Tree::new(10, 3);
+    let tenants = tree.create(ROOT, "tenants").unwrap();
+    let blue = tree.create(tenants, "blau-grün").unwrap();
+    let request = tree.create(blue, "request-17").unwrap();
+    let written = |id, most: usize| {
+        let mut buffer = vec![0; most];
+        let begin = tree.write_path(id, &mut buffer);
+        String::from_utf8(buffer[begin..].to_vec()).unwrap()
+    };
+    let whole = "/tenants/blau-grün/request-17";
+    assert_eq!(tree.path(request), whole);
+    for (most, expected) in [
+        (100, whole),
+        (whole.len(), whole),
+        (whole.len() - 1, "…/blau-grün/request-17"),
+        (25, "…/blau-grün/request-17"),
+        (24, "…/request-17"),
+        (14, "…/request-17"),
+        (13, "…request-17"),
+        (9, "…est-17"),
+    ] {
+        assert_eq!(written(request, most), expected, "{most}");
+    }
+    // No character is cut: with the first byte of the two in the middle it would be.
+    for (most, expected) in [(13, "…blau-grün"), (5, "…n"), (6, "…ün"), (7, "…rün")] {
+        assert_eq!(written(blue, most), expected, "{most}");
+    }
+    assert_eq!((written(ROOT, 100), written(tenants, 8)), ("/".to_owned(), "/tenants".to_owned()));
+}
