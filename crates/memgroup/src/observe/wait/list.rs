@@ -77,7 +77,13 @@ pub(crate) struct Entry {
     is_untold: bool,
     /// When a reclaimer tells the task to look again.
     look_at: Option<Instant>,
+    /// The waits that began just before and just after it, of those that are not over.
+    older: usize,
+    newer: usize,
 }
+
+/// No place of the list.
+const NONE: usize = usize::MAX;
 
 impl Entry {
     /// Tells the party that waits. Returns whether it had not been told so.
@@ -118,23 +124,21 @@ impl Slot {
             Slot::Free(_) => None,
         }
     }
-
-    /// A wait of a group.
-    fn entry(&mut self) -> Option<&mut Entry> {
-        match self {
-            Slot::Used(entry) if entry.is_of_a_group() => Some(entry),
-            Slot::Used(_) | Slot::Free(_) => None,
-        }
-    }
 }
 
 pub(super) struct List {
     slots: Vec<Slot>,
     free: Option<usize>,
     next: u64,
-    /// How many tasks are untold, and where the search for the next one begins.
+    /// The waits that are not over, linked by their places: others are not visited, however many there were.
+    oldest: usize,
+    newest: usize,
+    /// How many tasks are untold, and the wait at which the search for the next one begins; the oldest where there is none.
     untold: usize,
     cursor: usize,
+    /// Waits that were visited.
+    #[cfg(test)]
+    visits: u64,
 }
 
 impl List {
@@ -148,6 +152,12 @@ impl List {
         self.next += 1;
         entry.number = number;
         let place = self.free.unwrap_or(self.slots.len());
+        (entry.older, entry.newer) = (self.newest, NONE);
+        match self.newest {
+            NONE => self.oldest = place,
+            newest => self.link(newest, |entry| entry.newer = place),
+        }
+        self.newest = place;
         match self.slots.get_mut(place) {
             Some(slot) => {
                 let taken = std::mem::replace(slot, Slot::Used(entry));
@@ -156,6 +166,23 @@ impl List {
             None => self.slots.push(Slot::Used(entry)),
         }
         Ticket { number, place }
+    }
+
+    fn link(&mut self, place: usize, change: impl Fn(&mut Entry)) {
+        self.slots.get_mut(place).and_then(Slot::any).into_iter().for_each(change);
+    }
+
+    /// Visits the waits, the oldest first, until `visit` returns `false`.
+    fn each(&mut self, mut visit: impl FnMut(&mut Entry) -> bool) {
+        let mut place = self.oldest;
+        while let Some(entry) = self.slots.get_mut(place).and_then(Slot::any) {
+            #[cfg(test)]
+            (self.visits += 1);
+            if !visit(entry) {
+                return;
+            }
+            place = entry.newer;
+        }
     }
 
     fn entry(&mut self, ticket: Ticket) -> Option<&mut Entry> {
@@ -172,14 +199,16 @@ impl List {
 
     /// Tells the waits that are meant, and a reclaimer if tasks are among them. Returns how many were told now.
     fn tell(&mut self, wake: Wake, mut is_meant: impl FnMut(&mut Entry) -> bool) -> usize {
-        let mut told = 0;
-        for entry in self.slots.iter_mut().filter_map(Slot::any) {
+        let (mut told, mut untold) = (0, 0);
+        self.each(|entry| {
             if is_meant(entry) {
                 let was_untold = entry.is_untold;
                 told += usize::from(entry.tell(wake));
-                self.untold += usize::from(entry.is_untold && !was_untold);
+                untold += usize::from(entry.is_untold && !was_untold);
             }
-        }
+            true
+        });
+        self.untold += untold;
         if self.untold > 0 {
             self.wake_reclaimer();
         }
@@ -188,21 +217,25 @@ impl List {
 
     /// Wakes a reclaimer that sleeps, if one does. The others look for untold tasks before they sleep.
     fn wake_reclaimer(&mut self) {
-        let mut entries = self.slots.iter_mut().filter_map(Slot::any);
-        let sleeps = |entry: &Entry| entry.target == Some(Target::Untold) && entry.told.is_none();
-        if let Some(reclaimer) = entries.find(|entry| sleeps(entry)) {
-            reclaimer.tell(Wake::Notified);
-        }
+        self.each(|entry| {
+            let sleeps = entry.target == Some(Target::Untold) && entry.told.is_none();
+            if sleeps {
+                entry.tell(Wake::Notified);
+            }
+            !sleeps
+        });
     }
 
     /// Takes the wakers of tasks that are untold, as many as are called at a time.
     pub(super) fn take_wakers(&mut self) -> Wakers {
         let mut wakers = Wakers::new();
         while self.untold > 0 && !wakers.is_full() {
-            self.cursor = (self.cursor + 1) % self.slots.len();
-            if let Slot::Used(entry) = &mut self.slots[self.cursor]
-                && std::mem::take(&mut entry.is_untold)
-            {
+            if self.cursor == NONE {
+                self.cursor = self.oldest;
+            }
+            let Some(entry) = self.slots.get_mut(self.cursor).and_then(Slot::any) else { break };
+            self.cursor = entry.newer;
+            if std::mem::take(&mut entry.is_untold) {
                 self.untold -= 1;
                 wakers.push(std::mem::replace(&mut entry.party, Party::told()));
             }
@@ -213,7 +246,12 @@ impl List {
     /// Tells the tasks that were to look again by `now`. Returns when the next one is.
     pub(super) fn tell_late(&mut self, now: Instant) -> Option<Instant> {
         self.tell(Wake::Notified, |entry| entry.look_at.take_if(|at| *at <= now).is_some());
-        self.slots.iter_mut().filter_map(Slot::any).filter_map(|entry| entry.look_at).min()
+        let mut first: Option<Instant> = None;
+        self.each(|entry| {
+            first = first.into_iter().chain(entry.look_at).min();
+            true
+        });
+        first
     }
 
     /// Takes a wait off the list.
@@ -223,6 +261,18 @@ impl List {
         if let Slot::Used(entry) = &mut ended {
             waits.disarm(entry);
             self.untold -= usize::from(entry.is_untold);
+            let &mut Entry { older, newer, .. } = entry;
+            if self.cursor == ticket.place {
+                self.cursor = newer;
+            }
+            match older {
+                NONE => self.oldest = newer,
+                older => self.link(older, |entry| entry.newer = newer),
+            }
+            match newer {
+                NONE => self.newest = older,
+                newer => self.link(newer, |entry| entry.older = older),
+            }
         }
         ended
     }
@@ -239,7 +289,12 @@ impl List {
 
     /// Wakes a reclaimer that sleeps, if a task is to look again later.
     pub(super) fn hand_on(&mut self) {
-        if self.slots.iter_mut().filter_map(Slot::any).any(|entry| entry.look_at.is_some()) {
+        let mut is_any = false;
+        self.each(|entry| {
+            is_any |= entry.look_at.is_some();
+            !is_any
+        });
+        if is_any {
             self.wake_reclaimer();
         }
     }
@@ -273,7 +328,17 @@ pub(crate) struct Waits {
 
 impl Waits {
     pub(crate) fn new() -> Waits {
-        let list = List { slots: Vec::with_capacity(PLACES), free: None, next: 0, untold: 0, cursor: 0 };
+        let list = List {
+            slots: Vec::with_capacity(PLACES),
+            free: None,
+            next: 0,
+            oldest: NONE,
+            newest: NONE,
+            untold: 0,
+            cursor: NONE,
+            #[cfg(test)]
+            visits: 0,
+        };
         Waits { list: Mutex::new(list), armed: AtomicU32::new(0) }
     }
 
@@ -310,8 +375,13 @@ impl Waits {
     }
 
     /// Calls `visit` with each wait, under the lock.
-    pub(crate) fn each(&self, visit: impl FnMut(&mut Entry)) {
-        self.list.lock().slots.iter_mut().filter_map(Slot::entry).for_each(visit);
+    pub(crate) fn each(&self, mut visit: impl FnMut(&mut Entry)) {
+        self.list.lock().each(|entry| {
+            if entry.is_of_a_group() {
+                visit(entry);
+            }
+            true
+        });
     }
 
     /// Whether a wait is armed. A wait that is not seen here sees the counts that the caller wrote before.

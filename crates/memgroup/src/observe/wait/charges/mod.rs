@@ -148,7 +148,8 @@ pub(crate) struct Queue {
 pub(crate) struct ChargeQueue {
     chunks: Vec<Box<Chunk>>,
     free: u32,
-    used: usize,
+    /// The first chunk of those with waits.
+    used_chunks: u32,
     next: u64,
     began: Instant,
     /// The first and the last of the tasks that are untold. They are linked by their `links`.
@@ -160,6 +161,9 @@ pub(crate) struct ChargeQueue {
     due: VecDeque<u32>,
     later: VecDeque<(Instant, u32)>,
     reclaimers: Vec<Registered>,
+    /// Chunks that were visited.
+    #[cfg(test)]
+    visits: u64,
 }
 
 impl Places for ChargeQueue {
@@ -177,7 +181,7 @@ impl ChargeQueue {
         ChargeQueue {
             chunks: Vec::new(),
             free: NONE,
-            used: 0,
+            used_chunks: NONE,
             next: 0,
             began: Instant::now(),
             untold: (NONE, NONE),
@@ -187,6 +191,8 @@ impl ChargeQueue {
             due: VecDeque::new(),
             later: VecDeque::new(),
             reclaimers: Vec::new(),
+            #[cfg(test)]
+            visits: 0,
         }
     }
 
@@ -224,7 +230,7 @@ impl ChargeQueue {
         };
         let taken = std::mem::replace(self.slot(place), Slot::Used(entry));
         self.free = if let Slot::Free(next) = taken { next } else { NONE };
-        self.used += 1;
+        self.note_used(place);
         let words = &node.rare().queue;
         words.set_charges(words.charges() + 1);
         place
@@ -238,7 +244,7 @@ impl ChargeQueue {
         let free = self.free;
         let taken = std::mem::replace(self.slot(place), Slot::Free(free));
         self.free = place;
-        self.used -= 1;
+        self.note_free(place);
         let Slot::Used(entry) = taken else { unreachable!("a wait has its place until it ends") };
         let words = &entry.node.rare().queue;
         words.set_charges(words.charges() - 1);
@@ -416,51 +422,32 @@ impl ChargeQueue {
         if node.rare().queue.charges() == 0 {
             return;
         }
-        for place in 0..(self.chunks.len() * CHUNK) as u32 {
-            let Some(entry) = self.used(place).filter(|entry| std::ptr::eq(entry.node, node)) else {
-                continue;
-            };
+        self.each(|queues, place| {
+            let entry = queues.entry(place);
             let &Entry { at, bytes, state, .. } = entry;
-            let Some(number) = at.rare().queue.queue().filter(|_| entry.is_in_queue()) else { continue };
-            let root = order::remove(self, self.queue(number).root, place);
-            let entry = self.entry_mut(place);
+            let is_meant = std::ptr::eq(entry.node, node) && entry.is_in_queue();
+            let Some(number) = at.rare().queue.queue().filter(|_| is_meant) else { return };
+            let root = order::remove(queues, queues.queue(number).root, place);
+            let entry = queues.entry_mut(place);
             entry.key = key(weight, entry.number());
             let asks = if state == State::Away { u64::MAX } else { bytes };
-            *self.links_mut(place) = Links::new(self.entry(place).key, asks);
-            let root = order::insert(self, root, place);
-            self.queue_mut(number).root = root;
-        }
-    }
-
-    fn used(&self, place: u32) -> Option<&Entry> {
-        match self.chunks.get(place as usize / CHUNK)?.slots.get(place as usize % CHUNK)? {
-            Slot::Used(entry) => Some(entry),
-            Slot::Free(_) => None,
-        }
-    }
-
-    /// Calls `visit` with the place of each wait.
-    pub(crate) fn each(&mut self, mut visit: impl FnMut(&mut ChargeQueue, u32)) {
-        for place in 0..(self.chunks.len() * CHUNK) as u32 {
-            if self.used(place).is_some() {
-                visit(self, place);
-            }
-        }
+            *queues.links_mut(place) = Links::new(queues.entry(place).key, asks);
+            let root = order::insert(queues, root, place);
+            queues.queue_mut(number).root = root;
+        });
     }
 
     /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were told now.
     pub(crate) fn wake_within(&mut self, top: &'static Node) -> usize {
         let mut told = 0;
-        if self.used > 0 {
-            self.each(|queues, place| {
-                let entry = queues.entry(place);
-                let is_meant = entry.node.is_within(top) || std::ptr::eq(entry.at, top);
-                if is_meant && !matches!(entry.state, State::Woken | State::Handed) {
-                    queues.settle(place, State::Woken);
-                    told += 1;
-                }
-            });
-        }
+        self.each(|queues, place| {
+            let entry = queues.entry(place);
+            let is_meant = entry.node.is_within(top) || std::ptr::eq(entry.at, top);
+            if is_meant && !matches!(entry.state, State::Woken | State::Handed) {
+                queues.settle(place, State::Woken);
+                told += 1;
+            }
+        });
         told
     }
 }

@@ -23,6 +23,11 @@ pub(super) struct Chunk {
     /// Those of the order of deadlines.
     pub(super) times: [Links; CHUNK],
     pub(super) slots: [Slot; CHUNK],
+    /// A bit for each slot that is used.
+    used: u64,
+    /// The chunks beside it in the list of those with used slots.
+    before: u32,
+    next: u32,
 }
 
 impl Chunk {
@@ -31,6 +36,9 @@ impl Chunk {
             links: [Links::new(0, 0); CHUNK],
             times: [Links::new(0, 0); CHUNK],
             slots: [const { Slot::Free(NONE) }; CHUNK],
+            used: 0,
+            before: NONE,
+            next: NONE,
         }
     }
 }
@@ -143,6 +151,53 @@ impl ChargeQueue {
             all_but_last.zip(first + 1..).for_each(|(slot, next)| *slot = Slot::Free(next));
             self.chunks.push(chunk);
             self.free = first;
+        }
+    }
+
+    /// The slot of `place` is used from here on.
+    pub(super) fn note_used(&mut self, place: u32) {
+        let (number, head) = (place / CHUNK as u32, self.used_chunks);
+        let chunk = &mut self.chunks[number as usize];
+        if chunk.used == 0 {
+            (chunk.before, chunk.next) = (NONE, head);
+            self.used_chunks = number;
+            if head != NONE {
+                self.chunks[head as usize].before = number;
+            }
+        }
+        self.chunks[number as usize].used |= 1 << (place % CHUNK as u32);
+    }
+
+    /// The slot of `place` is free again.
+    pub(super) fn note_free(&mut self, place: u32) {
+        let chunk = &mut self.chunks[place as usize / CHUNK];
+        chunk.used &= !(1 << (place % CHUNK as u32));
+        if chunk.used > 0 {
+            return;
+        }
+        let (before, next) = (chunk.before, chunk.next);
+        match before {
+            NONE => self.used_chunks = next,
+            before => self.chunks[before as usize].next = next,
+        }
+        if next != NONE {
+            self.chunks[next as usize].before = before;
+        }
+    }
+
+    /// Calls `visit` with the place of each wait. It may change any wait, but neither begins nor ends one. The visits are as many as there are waits, however many
+    /// there were.
+    pub(crate) fn each(&mut self, mut visit: impl FnMut(&mut ChargeQueue, u32)) {
+        let mut number = self.used_chunks;
+        while number != NONE {
+            let Chunk { mut used, next, .. } = *self.chunks[number as usize];
+            #[cfg(test)]
+            (self.visits += 1);
+            while used != 0 {
+                visit(self, number * CHUNK as u32 + used.trailing_zeros());
+                used &= used - 1;
+            }
+            number = next;
         }
     }
 

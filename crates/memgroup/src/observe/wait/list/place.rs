@@ -8,7 +8,7 @@ use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::{interleave, thread};
 
 use crate::observe::pressure::{self, Stall};
-use crate::observe::wait::list::{Entry, Target, Ticket, Waits};
+use crate::observe::wait::list::{Entry, NONE, Target, Ticket, Waits};
 use crate::observe::wait::party::Party;
 use crate::observe::wait::{WaitKind, Wake};
 use crate::tree::node::Node;
@@ -90,6 +90,8 @@ impl Place {
             told: None,
             is_untold: false,
             look_at: None,
+            older: NONE,
+            newer: NONE,
         });
         if let Some(Target::Group(_)) = target {
             node.events().watch();

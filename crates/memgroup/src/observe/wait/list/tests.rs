@@ -65,3 +65,29 @@ fn grows_beyond_its_first_places() {
     drop(waits);
     assert_eq!((hierarchy.waits().len(), hierarchy.root().waiters().now), (0, 0));
 }
+
+#[test]
+fn visits_the_waits_that_there_are_and_not_those_that_were() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let group = hierarchy.create("/group").unwrap();
+    let node = group.node();
+    let waits = node.shared().waits();
+    let visits_of = |act: &dyn Fn()| {
+        let visits = || waits.list.lock().visits;
+        let before = visits();
+        act();
+        visits() - before
+    };
+    let mut many: Vec<Listed> = (0..100_000).map(|_| begin(node, WaitKind::Shrinker, 7, far())).collect();
+    assert_eq!(visits_of(&|| assert_eq!(group.waiters().now, 100_000)), 100_000);
+    // The first and the last of the list, and some between them go at last.
+    let some: Vec<Listed> = [99_999, 50_000, 3, 0].map(|at| many.swap_remove(at)).into();
+    drop(many);
+    assert_eq!(visits_of(&|| assert_eq!(group.waiters().now, 4)), 4);
+    assert_eq!(visits_of(&|| assert_eq!(group.wake_waiters(), 4)), 4);
+    let last = begin(node, WaitKind::Shrinker, 7, far());
+    drop(some);
+    assert_eq!(visits_of(&|| assert_eq!((group.waiters().now, group.wake_waiters()), (1, 1))), 2);
+    drop(last);
+    assert_eq!(visits_of(&|| assert_eq!(group.waiters().now, 0)), 0);
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use memgroup_sync::thread;
 
 use crate::observe::wait::charges::duties::*;
+use crate::observe::wait::charges::{Party, Want};
 use crate::{Charge, Charging, Config, Group, Hierarchy, Reclaimer};
 
 const PAGE: u64 = 4096;
@@ -114,4 +115,42 @@ fn a_reclaimer_that_ends_hands_its_notice_on() {
     let notified = fixture.queues(|queues| queues.reclaimers[0].number);
     let is_last = fixture.queues(|queues| queues.unregister(notified));
     assert_eq!((is_last, fixture.asleep()), (false, vec![false]));
+}
+
+#[test]
+fn visits_the_waits_that_there_are_and_not_those_that_were() {
+    const MANY: usize = 100_000;
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let [group, other] = ["/group", "/other"].map(|path| hierarchy.create(path).unwrap());
+    let lock = group.node().shared().wait_queue();
+    let begin = |group: &Group| {
+        let party = Party::Thread(thread::current());
+        let deadline = Instant::now() + HOUR;
+        let mut queues = ChargeQueue::reserve(lock);
+        let place = queues.list(group.node(), 4096, deadline, Want::Charge, party);
+        queues.join(place, group.node());
+        place
+    };
+    let end = |place: u32| drop(lock.lock().unlist(place));
+    let visits_of = |act: &dyn Fn()| {
+        let visits = || lock.lock().visits;
+        let before = visits();
+        act();
+        visits() - before
+    };
+    let mut places: Vec<u32> = (0..MANY).map(|_| begin(&group)).collect();
+    let kept = [MANY - 1, MANY / 2, 1].map(|at| places.swap_remove(at));
+    assert!(visits_of(&|| assert_eq!(group.waiters().now, MANY)) >= MANY as u64 / 64);
+    places.into_iter().for_each(end);
+    // Each is in a chunk of its own.
+    assert_eq!(visits_of(&|| assert_eq!(group.waiters().now, 3)), 3);
+    assert_eq!(visits_of(&|| group.set_weight(7).unwrap()), 3);
+    assert_eq!(visits_of(&|| assert_eq!(other.wake_waiters(), 0)), 3);
+    assert_eq!(visits_of(&|| assert_eq!(group.wake_waiters(), 3)), 3);
+    kept.into_iter().for_each(end);
+    assert_eq!(visits_of(&|| assert_eq!((hierarchy.waits().len(), group.wake_waiters()), (0, 0))), 0);
+    let place = begin(&group);
+    assert_eq!(visits_of(&|| group.set_max(1000).unwrap()), 1, "a limit that is too low tells them so");
+    end(place);
+    assert_eq!(group.waiters().now, 0);
 }
