@@ -364,6 +364,20 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
+    /// The first item of a range of numbers that is marked in a class.
+    pub(crate) fn first_marked(
+        &'static self,
+        class: usize,
+        numbers: Range<u32>,
+    ) -> Option<(u32, &'static T)> {
+        let mut found = None;
+        self.each_marked(class, numbers, |number, item| {
+            found = Some((number, item));
+            false
+        });
+        found
+    }
+
     /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a word, the number of its first item, and the
     /// items from there on.
     fn words_in_chunks(
@@ -372,13 +386,20 @@ impl<T> SummaryBitmap<T> {
         top: u64,
         start: u32,
     ) -> impl Iterator<Item = (u64, u32, &'static [T])> {
+        let start = Position::of(start);
         let chunks = ones(top).map(|bit| (bit + 1 - FIRST) as usize);
-        let chunks = chunks.skip_while(move |&number| number < Position::of(start).chunk);
+        let chunks = chunks.skip_while(move |&number| number < start.chunk);
         let chunks = chunks.filter_map(|number| Some((number, self.chunks[number].get()?)));
         chunks.flat_map(move |(number, chunk)| {
             let marks = &chunk.marks[class];
+            // A walk that comes back for the next item does not read the words before it again.
+            let from = if number == start.chunk { start.word().0 } else { 0 };
             // ORDERING: Acquire; as in `is_any`.
-            let words = ones(marks.top.load(Ordering::Acquire)).flat_map(|bit| marks.words_of(bit as usize));
+            let bits = marks.top.load(Ordering::Acquire) & (u64::MAX << (from / marks.span()));
+            let words = ones(bits).flat_map(move |bit| {
+                let words = marks.words_of(bit as usize);
+                words.start.max(from)..words.end
+            });
             words.map(move |word| {
                 // ORDERING: Acquire; pairs with the Release in `climb`: the stores before the mark are seen.
                 let bits = marks.words[word].load(Ordering::Acquire);

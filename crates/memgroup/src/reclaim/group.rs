@@ -126,27 +126,30 @@ fn after_unmark(node: &'static Node, class: usize, unmarked: Unmarked) {
     }
 }
 
-/// Takes the mark of a group of which nothing is marked any more. No handle holds the group for a walk: it may be released by now, and
-/// its number may be another group's. So the second check goes to the group that has the number now. The depth of the recursion is
-/// bounded by `Config::depth_max`.
-fn unmark_above(node: &'static Node, class: usize) {
-    if of(node).is_any(class) {
-        return;
-    }
-    let Some((parent, number)) = above(node) else { return };
-    interleave::point();
-    let unmarked = of(parent).children.unmark(number, class);
-    let owner = if mutation::active(Mutation::TidyLooksAtTheOldGroup) {
-        Some(node)
-    } else {
-        // ORDERING: Acquire; pairs with the Release in `enlist`. The group that has the number stored its id before it marked anything.
-        // A marking thread that found the mark set, and so set none, is before the fence of this `unmark` (E1).
-        let id = of(parent).children.get(number).map(|id| id.load(Ordering::Acquire));
-        id.and_then(|id| node.shared().node(NodeId(id)))
-    };
-    match owner.filter(|owner| owner.shrinkers().is_some_and(|shrinkers| shrinkers.is_any(class))) {
-        Some(owner) if !mutation::active(Mutation::TidyDoesNotLookAgain) => climb(owner, class),
-        _ => after_unmark(parent, class, unmarked),
+/// Takes the marks of a group of which nothing is marked any more, and of those above it of which nothing is marked then. No handle holds the group for a walk: it
+/// may be released by now, and its number may be another group's. So the second check goes to the group that has the number now.
+fn unmark_above(mut node: &'static Node, class: usize) {
+    while !of(node).is_any(class) {
+        let Some((parent, number)) = above(node) else { return };
+        interleave::point();
+        let unmarked = of(parent).children.unmark(number, class);
+        let owner = if mutation::active(Mutation::TidyLooksAtTheOldGroup) {
+            Some(node)
+        } else {
+            // ORDERING: Acquire; pairs with the Release in `enlist`. The group that has the number stored its id before it marked anything.
+            // A marking thread that found the mark set, and so set none, is before the fence of this `unmark` (E1).
+            let id = of(parent).children.get(number).map(|id| id.load(Ordering::Acquire));
+            id.and_then(|id| node.shared().node(NodeId(id)))
+        };
+        let owner = owner.filter(|owner| owner.shrinkers().is_some_and(|shrinkers| shrinkers.is_any(class)));
+        match (owner, unmarked) {
+            (Some(owner), _) if !mutation::active(Mutation::TidyDoesNotLookAgain) => {
+                return climb(owner, class);
+            }
+            (_, Unmarked::OthersLeft) => return,
+            (_, Unmarked::OthersCame) => return climb(parent, class),
+            (_, Unmarked::NoneLeft) => node = parent,
+        }
     }
 }
 

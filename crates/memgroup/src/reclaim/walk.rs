@@ -36,6 +36,51 @@ use crate::reclaim::{group, queue};
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;
 
+/// The levels below which a walk goes on by a call of its own: a frame for each level would need more stack than some threads have.
+const LEVELS: usize = 32;
+
+/// A group on the way of a walk, whose children are visited. The walk begins with another child in each round, and goes around.
+#[derive(Clone, Copy)]
+struct Level {
+    node: &'static Node,
+    protected: Protection,
+    shrinkers: &'static GroupShrinkers,
+    /// The numbers of the child with which it begins, and of the next.
+    first: u32,
+    next: u32,
+    /// It has come to the last child, and goes on with number 0.
+    has_turned: bool,
+}
+
+impl Level {
+    /// The next marked child, and its generation.
+    fn next_child(&mut self, class: usize) -> Option<(&'static Node, u64)> {
+        loop {
+            let end = if self.has_turned { self.first } else { u32::MAX };
+            match self.shrinkers.children.first_marked(class, self.next..end) {
+                Some((number, id)) => {
+                    self.next = number + 1;
+                    if let Some(child) = child_at(self.node, number, id) {
+                        return Some(child);
+                    }
+                }
+                None if self.has_turned => return None,
+                None => (self.has_turned, self.next) = (true, 0),
+            }
+        }
+    }
+}
+
+/// The result of a visit to the slots of a group.
+enum Visited {
+    /// The walk has freed enough.
+    Enough,
+    /// It goes on, and not further down.
+    Leaf,
+    /// It goes on with the groups below.
+    Inner(Level),
+}
+
 /// A walk at one priority, in one class. Its functions return whether it goes on.
 pub(crate) struct Walk<'c> {
     pub(crate) control: ScanControl<'c>,
@@ -54,21 +99,25 @@ impl<'c> Walk<'c> {
         let is_alone =
             top.id() == ROOT && !top.shared().config.account_root && !self.control.credit.is_by_hand();
         self.slots(top, top.generation(), shrinkers)
-            && (is_alone || self.children(top, Protection::NONE, shrinkers, 0))
+            && (is_alone || self.below(self.level(top, Protection::NONE, shrinkers, 0), 0))
     }
 
-    fn group(&mut self, node: &'static Node, generation: u64, protected: Protection, levels: u32) -> bool {
-        let Some(shrinkers) = node.shrinkers() else { return true };
+    /// Visits the slots of a group. Returns the group as a level of the walk, if any child of it is marked.
+    fn group(&mut self, node: &'static Node, generation: u64, protected: Protection, depth: u32) -> Visited {
+        let Some(shrinkers) = node.shrinkers() else { return Visited::Leaf };
         let takeable = self.control.sparing.of(node, protected, 0);
         if takeable.bytes == 0 && (takeable.spares_low || !protected.is_none()) {
             // All groups below are protected too.
             self.control.stats.spared_low |= takeable.spares_low;
-            return true;
+            return Visited::Leaf;
         }
         // Most groups have none below.
         let has_children = shrinkers.children.is_any(self.control.class);
-        self.slots(node, generation, shrinkers)
-            && (!has_children || self.children(node, protected, shrinkers, levels))
+        match self.slots(node, generation, shrinkers) {
+            false => Visited::Enough,
+            true if has_children => Visited::Inner(self.level(node, protected, shrinkers, depth)),
+            true => Visited::Leaf,
+        }
     }
 
     fn slots(&mut self, node: &'static Node, generation: u64, shrinkers: &'static GroupShrinkers) -> bool {
@@ -80,24 +129,48 @@ impl<'c> Walk<'c> {
         shrinkers.slots.each_marked(class, 0..u32::MAX, visit)
     }
 
-    /// Visits the children of a group that is `levels` below the top. It begins with another child in each round, and goes around. The depth of
-    /// the recursion is bounded by `Config::depth_max`.
-    fn children(
-        &mut self,
-        above: &'static Node,
+    /// A group that is `depth` levels below the top, before any of its children is visited.
+    fn level(
+        &self,
+        node: &'static Node,
         protected: Protection,
         shrinkers: &'static GroupShrinkers,
-        levels: u32,
-    ) -> bool {
-        let (class, first) = (self.control.class, shrinkers.first_child(self.control.rotation, levels));
-        [first..u32::MAX, 0..first].into_iter().all(|numbers| {
-            shrinkers.children.each_marked(class, numbers, |number, id| {
-                child_at(above, number, id).is_none_or(|(node, generation)| {
-                    let protected = self.control.sparing.below(above, protected, node);
-                    self.group(node, generation, protected, levels + 1)
-                })
-            })
-        })
+        depth: u32,
+    ) -> Level {
+        let first = shrinkers.first_child(self.control.rotation, depth);
+        Level { node, protected, shrinkers, first, next: first, has_turned: false }
+    }
+
+    /// Visits all groups below a level, which is `depth` levels below the top.
+    #[inline(never)]
+    fn below(&mut self, level: Level, depth: u32) -> bool {
+        let mut levels = [level; LEVELS];
+        let mut at = 0;
+        loop {
+            let Some((child, generation)) = levels[at].next_child(self.control.class) else {
+                if at == 0 {
+                    return true;
+                }
+                at -= 1;
+                continue;
+            };
+            let Level { node: above, protected, .. } = levels[at];
+            let protected = self.control.sparing.below(above, protected, child);
+            let below = depth + at as u32 + 1;
+            match self.group(child, generation, protected, below) {
+                Visited::Enough => return false,
+                Visited::Leaf => {}
+                Visited::Inner(level) if at + 1 < LEVELS => {
+                    at += 1;
+                    levels[at] = level;
+                }
+                Visited::Inner(level) => {
+                    if !self.below(level, below) {
+                        return false;
+                    }
+                }
+            }
+        }
     }
 
     /// Visits a slot that is marked in the walk's class and due at its priority.

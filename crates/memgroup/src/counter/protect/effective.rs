@@ -74,7 +74,33 @@ pub(crate) fn effective(node: &'static Node, top: &'static Node) -> Protection {
     if !node.shared().protected().is_any() || node.depth() <= top.depth() {
         return Protection::NONE;
     }
-    node.parent().map_or(Protection::NONE, |parent| below(top, parent, effective(parent, top), node))
+    let counts = |level: &Node| level.depth() > top.depth();
+    fold_down(node, &counts, Protection::NONE, &mut |above, parent, level| below(top, parent, above, level))
+}
+
+/// The levels that are kept on the stack at a time: a frame for each level would need more stack than some threads have.
+const LEVELS: usize = 16;
+
+/// Folds the levels from the highest for which `counts` down to `node`. `step` is given the value so far, a level's parent and the level.
+pub(crate) fn fold_down<T>(
+    node: &'static Node,
+    counts: &impl Fn(&Node) -> bool,
+    start: T,
+    step: &mut impl FnMut(T, &'static Node, &'static Node) -> T,
+) -> T {
+    let (mut path, mut count, mut level) = ([(node, node); LEVELS], 0, node);
+    let mut value = loop {
+        let Some(parent) = level.parent().filter(|_| counts(level)) else { break start };
+        if count == LEVELS {
+            break fold_down(level, counts, start, step);
+        }
+        path[count] = (parent, level);
+        (count, level) = (count + 1, parent);
+    };
+    for &(parent, level) in path[..count].iter().rev() {
+        value = step(value, parent, level);
+    }
+    value
 }
 
 #[cfg(all(test, not(memgroup_loom)))]

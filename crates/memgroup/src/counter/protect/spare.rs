@@ -123,21 +123,21 @@ impl Sparing {
     }
 
     /// The bytes that may be taken of `node`, at most `most`, by every level between it and the top; and its protection. `asked` is called
-    /// once for each level, from the top down, and returns the bytes that others have asked for there. The depth of the recursion is bounded
-    /// by `Config::depth_max`.
+    /// once for each level, from the top down, and returns the bytes that others have asked for there.
     fn climb(&self, node: &'static Node, most: u64, asked: &impl Fn(&Node) -> u64) -> (Takeable, Protection) {
-        let Some(parent) = node.parent().filter(|_| self.counts(node)) else {
-            return (Takeable { bytes: most, spares_low: false, is_shared: false }, Protection::NONE);
+        let all = Takeable { bytes: most, spares_low: false, is_shared: false };
+        let counts = |level: &Node| self.counts(level);
+        let mut step = |(above, protected): (Takeable, Protection), parent, level| {
+            let protected = effective::below(self.top, parent, protected, level);
+            let own = self.of(level, protected, asked(level));
+            let takeable = Takeable {
+                bytes: above.bytes.min(own.bytes),
+                spares_low: above.spares_low || own.spares_low,
+                is_shared: above.is_shared || own.is_shared,
+            };
+            (takeable, protected)
         };
-        let (above, protected) = self.climb(parent, most, asked);
-        let protected = effective::below(self.top, parent, protected, node);
-        let own = self.of(node, protected, asked(node));
-        let takeable = Takeable {
-            bytes: above.bytes.min(own.bytes),
-            spares_low: above.spares_low || own.spares_low,
-            is_shared: above.is_shared || own.is_shared,
-        };
-        (takeable, protected)
+        effective::fold_down(node, &counts, (all, Protection::NONE), &mut step)
     }
 
     /// Whether a round that may take bytes that `low` protects has taken some.
