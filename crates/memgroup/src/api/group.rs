@@ -102,6 +102,9 @@ impl Group {
     /// The first charge of a thread also registers the thread, by a system call. A charge never waits for memory to come free;
     /// [`charge_until`](Group::charge_until) does. `usage` never rises above `max` by it.
     ///
+    /// It doesn't queue: it takes free bytes although other charges wait for them. So callers that always have some charge under way can keep a
+    /// [waiting](Group::charge_until) charge for most of the limit from ever being served. Where such charges occur, charge with a deadline everywhere.
+    ///
     /// It reclaims for at most [`Config::reclaim_patience`](crate::Config::reclaim_patience), 1 s unless told: all rounds, retries, levels
     /// and waits for caches together. The shrinker's call that it makes itself at that moment comes to its end first, and kill hooks come on top.
     ///
@@ -142,7 +145,9 @@ impl Group {
     ///
     /// The thread that uncharges there makes the waiting charges: in the order of their groups' [weights](Group::set_weight), then of arrival. A
     /// charge that does not fit is passed by at most 16 others. A charge without a deadline may take free bytes at any time; one with a deadline
-    /// queues behind those that wait. The wait is [listed](crate::Hierarchy::waits), and ended by [`wake_waiters`](Group::wake_waiters) and by
+    /// queues behind those that wait. So the wait for a large part of the limit may be in vain beside callers of [`try_charge`](Group::try_charge):
+    /// bytes add up for it only while they take none. Have them charge with a deadline, or reserve the bytes
+    /// ([`set_min`](Group::set_min), [`set_reserve_min`](Group::set_reserve_min)). The wait is [listed](crate::Hierarchy::waits), and ended by [`wake_waiters`](Group::wake_waiters) and by
     /// the removal of the group.
     ///
     /// It may allocate, and it blocks. So it is not for code that holds a lock that other threads need to set memory free, nor for the inside of

@@ -1,8 +1,12 @@
 //! In which order waiting charges are served.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use memgroup::{Charge, ChargeErrorKind, Group};
+use xtask::Watchdog;
 
 use super::{PAGE, far, parent, until_in_line};
 
@@ -157,4 +161,52 @@ fn one_that_leaves_lets_those_behind_it_go_on() {
         assert_eq!(big.join().unwrap().unwrap_err().kind(), ChargeErrorKind::Woken);
         drop(small.join().unwrap().unwrap());
     });
+}
+
+/// Threads that charge a page and give it back without end, and always hold some. By a deadline or without.
+fn serves_most_of_the_limit(tenants: &Group, large: &Group, waits: bool) {
+    let busy = tenants.create("busy").unwrap();
+    let is_over = AtomicBool::new(false);
+    let is_over = &is_over;
+    let charge = |group: &Group| {
+        if waits { group.charge_until(PAGE, far()).ok() } else { group.try_charge(PAGE).ok() }
+    };
+    std::thread::scope(|threads| {
+        for _ in 0..2 {
+            let busy = &busy;
+            threads.spawn(move || {
+                let mut held = VecDeque::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    held.extend(charge(busy));
+                    if held.len() > 8 {
+                        held.pop_front();
+                    }
+                }
+            });
+        }
+        while busy.usage() < 8 * PAGE {
+            std::thread::yield_now();
+        }
+        let charged = large.charge_until(90 * PAGE, Instant::now() + Duration::from_secs(3600));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(charged.unwrap().bytes(), 90 * PAGE);
+    });
+}
+
+#[test]
+fn a_waiter_for_most_of_the_limit_is_served_among_callers_that_wait() {
+    let _watchdog = Watchdog::over("a waiter for most of the limit");
+    let (_hierarchy, tenants) = parent(2, 100);
+    let large = tenants.create("large").unwrap();
+    serves_most_of_the_limit(&tenants, &large, true);
+}
+
+#[test]
+fn a_waiter_for_bytes_that_are_reserved_for_it_is_served_beside_callers_that_do_not_wait() {
+    let _watchdog = Watchdog::over("a waiter for reserved bytes");
+    let (_hierarchy, tenants) = parent(2, 100);
+    let large = tenants.create("large").unwrap();
+    large.set_min(90 * PAGE).unwrap();
+    tenants.set_reserve_min(true).unwrap();
+    serves_most_of_the_limit(&tenants, &large, false);
 }
