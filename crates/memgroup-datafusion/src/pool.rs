@@ -10,7 +10,7 @@ use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation, human_readable_size,
 };
-use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, Hierarchy};
+use memgroup::{BYTES_MAX, Charge, ChargeError, Effort, Group, Hierarchy, raw};
 
 use crate::consumers::{ConsumerReport, Place};
 use crate::fit::EIGHTHS;
@@ -289,7 +289,7 @@ impl GroupPool {
     fn shrink_slowly(&self, reservation: &MemoryReservation, bytes: usize) {
         let place = self.member.consumers.place(reservation.consumer().id());
         if !place.is_some_and(Place::is_uncharged) {
-            self.group.uncharge_parts(bytes as u64);
+            raw::uncharge(&self.group, bytes as u64);
         }
         if let Some(place) = place {
             place.take(bytes);
@@ -392,7 +392,7 @@ impl GroupPool {
 impl Drop for GroupPool {
     fn drop(&mut self) {
         let left = *self.admitted.get_mut();
-        self.group.uncharge_parts(left as u64);
+        raw::uncharge(&self.group, left as u64);
     }
 }
 
@@ -433,7 +433,7 @@ impl MemoryPool for GroupPool {
         match self.member.consumers.counted(reservation.consumer().id()) {
             Some(counted) => {
                 // First, so that bytes which are charged are always a consumer's: a growth without room finds it.
-                self.group.uncharge_parts(shrink as u64);
+                raw::uncharge(&self.group, shrink as u64);
                 counted.take(shrink);
             }
             None => self.shrink_slowly(reservation, shrink),

@@ -23,7 +23,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
-use memgroup::scope;
+use memgroup::{raw, scope};
 use rusqlite::ffi;
 
 use crate::account::ACCOUNT;
@@ -79,7 +79,7 @@ pub(crate) unsafe fn release(block: NonNull<c_void>) {
     let Some(account) = ACCOUNT.get() else { return };
     // SAFETY: a live block has its header written (block.rs, I1), and the caller gives the block up.
     let header = unsafe { block::header(block) };
-    drop(account.hierarchy.charge_of_node(header.owner, header.charged_bytes()));
+    drop(raw::charge_of_node(&account.hierarchy, header.owner, header.charged_bytes()));
     freed::add(header);
     // SAFETY: as above.
     unsafe { block::release(block) };
@@ -122,7 +122,7 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
     // SAFETY: SQLite passes a live block of this allocator, with its header written (block.rs, I1).
     let header = unsafe { block::header(block) };
     // The charge of the block, taken up while its size changes; `into_parts` puts it back.
-    let mut charge = account.hierarchy.charge_of_node(header.owner, header.charged_bytes());
+    let mut charge = raw::charge_of_node(&account.hierarchy, header.owner, header.charged_bytes());
     let grown_bytes = u64::from(size.saturating_sub(header.size));
     // Growing by nothing succeeds, so a block may shrink whose group was removed.
     let grown = charge.try_grow(grown_bytes);

@@ -30,7 +30,7 @@ pub use api::snapshot::{
 };
 pub use api::statistics::{Footprint, Statistics};
 pub use api::tree_stats::{GroupStats, TreeStats};
-pub use api::{block, scope};
+pub use api::{block, raw, scope};
 pub use base::deadline::Deadline;
 pub use base::effort::Effort;
 pub use base::error::GroupError;

@@ -292,28 +292,6 @@ impl Group {
         Charge::forced(self.node(), bytes).map(|()| Charge::owning(self.node(), bytes))
     }
 
-    /// Uncharges `bytes` that [`Charge::into_parts`] of a charge of this group let go of. [`Hierarchy::uncharge`](crate::Hierarchy::uncharge) finds the
-    /// group by its id instead, and checks the bytes. Here the handle keeps the group, a removed one too, and no byte is checked.
-    ///
-    /// ```
-    /// # use memgroup::{Config, Hierarchy};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// let query = hierarchy.create("/query").unwrap();
-    /// let (_, bytes) = query.try_charge(4096).unwrap().into_parts();
-    /// assert_eq!(query.usage_exact(), 4096);
-    /// query.uncharge_parts(bytes);
-    /// assert_eq!(query.usage_exact(), 0);
-    /// ```
-    ///
-    /// # Panics
-    /// With more bytes than the group holds this call panics, or a later uncharge does.
-    #[inline(always)]
-    pub fn uncharge_parts(&self, bytes: u64) {
-        if bytes > 0 {
-            self.node().uncharge(bytes);
-        }
-    }
-
     /// The bytes that forced charges took beyond this group's limit.
     pub fn overdraft(&self) -> Overdraft {
         let (charges, bytes) = self.node().counter.overdraft();

@@ -166,7 +166,7 @@ impl Hierarchy {
     ///
     /// The group is checked to hold the bytes, whichever of its charges they are of. Two wrong calls at one moment may pass the check
     /// together. In a group with much usage the check is two loads, and in one with little a load for each slot. In a group with groups
-    /// below it takes the tree lock, and a load for each of them. [`charge_from_parts`](Hierarchy::charge_from_parts) checks the id alone.
+    /// below it takes the tree lock, and a load for each of them. [`raw::uncharge`](crate::raw::uncharge) checks nothing.
     ///
     /// # Errors
     /// No group has this id now, or the group holds fewer bytes. Nothing was uncharged. An error for a group with groups below takes 16 ms.
@@ -180,42 +180,20 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of [`Charge::into_parts`]. The bytes are
-    /// not checked. With more than the group holds, a later uncharge panics, of this charge or of another one.
+    /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of [`Charge::into_parts`].
+    ///
+    /// The group is checked to hold the bytes, as in [`uncharge`](Hierarchy::uncharge). It is not checked that no other charge owns them: who takes the
+    /// same bytes up twice breaks the [contract](crate::raw) of parts.
     ///
     /// # Errors
-    /// No group has this id now.
+    /// No group has this id now, or the group holds fewer bytes. An error for a group with groups below takes 16 ms.
     pub fn charge_from_parts(&self, id: GroupId, bytes: u64) -> Result<Charge, IdError> {
         if bytes > 0 {
-            return self.node(id).map(|node| Charge::owning(node, bytes)).ok_or(IdError::stale(id, bytes));
+            let node = self.node(id).ok_or(IdError::stale(id, bytes))?;
+            held::check(self.shared(), node, id, bytes)?;
+            return Ok(Charge::owning(node, bytes));
         }
         self.group(id).map(|group| Charge::empty(&group)).ok_or(IdError::stale(id, bytes))
-    }
-
-    /// As [`charge_from_parts`](Hierarchy::charge_from_parts), for a block with a header that holds no more than the
-    /// [node](GroupId::node) of its owner. The bytes of the block keep the group, so the node is still the group's.
-    ///
-    /// # Panics
-    /// When this hierarchy never had the node, when the group is gone and no other has the node, or when `bytes` is 0.
-    #[inline]
-    pub fn charge_of_node(&self, node: u32, bytes: u64) -> Charge {
-        assert!(
-            bytes > 0,
-            "take up the charge of node {node}: a charge of no bytes needs the id of its group"
-        );
-        let found = self.shared().node(NodeId(node)).filter(|found| found.has_group());
-        let found = found.unwrap_or_else(|| self.no_group_at(node, bytes));
-        Charge::owning(found, bytes)
-    }
-
-    #[cold]
-    fn no_group_at(&self, node: u32, bytes: u64) -> ! {
-        if node >= self.shared().places() {
-            panic!("take up {bytes} bytes of node {node}: the hierarchy never had it");
-        }
-        panic!(
-            "take up {bytes} bytes of node {node}: its group is gone; take each block's bytes up once, before they are uncharged"
-        );
     }
 
     #[inline]

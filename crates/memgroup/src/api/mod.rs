@@ -6,6 +6,7 @@ pub(crate) mod group;
 pub(crate) mod hierarchy;
 pub(crate) mod label;
 pub(crate) mod peak;
+pub mod raw;
 pub mod scope;
 #[cfg(feature = "serde")]
 pub(crate) mod settings;

@@ -45,7 +45,7 @@ impl GroupId {
     }
 
     /// Returns the number of the group's node: enough to name the group for as long as a byte is charged to it. For a
-    /// memory block with a header of 32 bits; see [`Hierarchy::charge_of_node`](crate::Hierarchy::charge_of_node).
+    /// memory block with a header of 32 bits; see [`raw::charge_of_node`](crate::raw::charge_of_node).
     pub fn node(self) -> u32 {
         self.node
     }

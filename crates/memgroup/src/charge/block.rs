@@ -109,10 +109,7 @@ impl Owner {
     /// Uncharges `bytes` that were charged for blocks, from any thread.
     ///
     /// It calls no foreign code and waits for no memory. It takes locks of the engine where charges wait for the bytes, or a removed group is empty
-    /// then.
-    ///
-    /// # Panics
-    /// When the group holds fewer.
+    /// then. The bytes are not checked: the [contract](crate::raw) of numbers holds here too.
     pub fn uncharge(self, bytes: u64) {
         if bytes > 0 {
             aftermath::uncharge_counters(self.node(), bytes);
@@ -120,10 +117,7 @@ impl Owner {
     }
 
     /// Uncharges `bytes` without a lock, where [`is_inside`](crate::block::is_inside) says yes. Charges that wait are served by the next uncharge. A
-    /// removed group that was emptied by this call is not released before the next call that is not inside.
-    ///
-    /// # Panics
-    /// When the group holds fewer.
+    /// removed group that was emptied by this call is not released before the next call that is not inside. The bytes are not checked, as there.
     pub fn uncharge_inside(self, bytes: u64) {
         chain::uncharge_held(self.node(), bytes);
     }

@@ -1,8 +1,8 @@
 //! Counter: the usage and the limit of one group.
 //!
 //! ```text
-//!   word   63 ... 52 | 51      | 50     | 49   | 48      | 47 ......... 0
-//!          epoch     | COOLING | FROZEN | OVER | OFFLINE | usage in bytes     one atomic; every change of usage is an RMW on it
+//!   word   63 ............. 15 | 14 ... 4 | 3       | 2      | 1    | 0
+//!          usage in bytes, signed | epoch    | COOLING | FROZEN | OVER | OFFLINE     one atomic; every change of usage is an RMW on it
 //!   max[0], max[1]          the limit in force is max[epoch & 1]
 //! ```
 //!
@@ -22,7 +22,10 @@
 //! - I7. Prepaid bytes below, and those on their way to or from a stock, are at most `granted` less `returned`: bytes are charged after the
 //!   grant, and a grant is returned after they left. Both sums only grow.
 //! - B1. usage exceeds live charges by the bytes prepaid in the subtree's stocks and by charges in flight.
-//! - B2. a charger that sleeps between two instructions while the limit changes exactly 4,096 times
+//! - I8. No arithmetic on usage reaches the marks or the epoch: usage has the highest bits. More bytes may be taken back than were charged where a caller
+//!   of `raw` breaks its contract. Then usage is below zero for a moment, which every reader takes for zero, and the thread that took too much adds the
+//!   difference. So a wrong number costs its group, and those above it, exact figures, and costs nobody a panic.
+//! - B2. a charger that sleeps between two instructions while the limit changes exactly 2,048 times
 //!   could once apply a limit that is out of force.
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
@@ -35,12 +38,32 @@ use crate::base::mutation::{self, Mutation};
 pub(crate) use crate::state::counter::reading::Reading;
 use crate::state::peak::Peak;
 
-const BYTES: u64 = BYTES_MAX;
-const OFFLINE: u64 = 1 << 48;
-const OVER: u64 = 1 << 49;
-const FROZEN: u64 = 1 << 50;
-const COOLING: u64 = 1 << 51;
-const EPOCH: u64 = 1 << 52;
+const OFFLINE: u64 = 1;
+const OVER: u64 = 1 << 1;
+const FROZEN: u64 = 1 << 2;
+const COOLING: u64 = 1 << 3;
+/// The lowest bit of the epoch, and all of them.
+const EPOCH: u64 = 1 << 4;
+const EPOCHS: u64 = ONE_BYTE - EPOCH;
+/// A byte of usage. Above it is one bit more than [`BYTES_MAX`] needs, for the sign.
+const ONE_BYTE: u64 = 1 << 15;
+
+/// Usage in a word, which may be below zero (I8).
+#[inline(always)]
+fn signed_usage(word: u64) -> i64 {
+    word.cast_signed() >> ONE_BYTE.trailing_zeros()
+}
+
+#[inline(always)]
+fn usage_of(word: u64) -> u64 {
+    signed_usage(word).max(0).cast_unsigned()
+}
+
+/// The difference that a word has with so many bytes more. With more than a counter holds it is that of as many as a counter holds.
+#[inline(always)]
+fn of_bytes(bytes: u64) -> u64 {
+    bytes.min(BYTES_MAX) * ONE_BYTE
+}
 
 /// Each of these keeps grants from passing.
 const BARS: u64 = OFFLINE | OVER | FROZEN | COOLING;
@@ -80,7 +103,7 @@ impl Left {
 
     /// The group is offline and holds nothing any more.
     pub(crate) fn is_done(self) -> bool {
-        self.0 & OFFLINE != 0 && self.0 & BYTES == 0
+        self.0 & OFFLINE != 0 && signed_usage(self.0) <= 0
     }
 
     pub(crate) fn is_over(self) -> bool {
@@ -176,7 +199,7 @@ impl Counter {
             let (max, is_dry_run) = (self.max_of(word), self.is_dry_run_of(word));
             // ORDERING: Acquire, as in `read`: the epoch is compared, and the word serves the next round.
             let again = self.word.load(Ordering::Acquire);
-            if again / EPOCH == word / EPOCH {
+            if again & EPOCHS == word & EPOCHS {
                 return Reading { is_dry_run, ..Reading::of(word, max) };
             }
             word = again;
@@ -196,14 +219,14 @@ impl Counter {
     /// Usage alone, a plain load.
     pub(crate) fn usage(&self) -> u64 {
         // ORDERING: Acquire; a reader that sees an uncharge also sees the steps before it.
-        self.word.load(Ordering::Acquire) & BYTES
+        usage_of(self.word.load(Ordering::Acquire))
     }
 
     /// `usage` by an RMW: the newest value. A thread that changes it afterwards acquires the steps before this look (`protect::used` E1,
     /// `peak` E1).
     pub(crate) fn usage_now(&self) -> u64 {
         // ORDERING: AcqRel RMW that changes nothing; a load could be served before earlier stores are seen.
-        self.word.fetch_add(0, Ordering::AcqRel) & BYTES
+        usage_of(self.word.fetch_add(0, Ordering::AcqRel))
     }
 
     pub(crate) fn is_offline(&self) -> bool {
@@ -251,7 +274,7 @@ impl Counter {
             // ordered after it and usage cannot pass below zero. Failure Acquire, as the first load.
             match self.word.compare_exchange_weak(
                 expected,
-                expected + bytes,
+                expected.wrapping_add(of_bytes(bytes)),
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
@@ -259,7 +282,7 @@ impl Counter {
                     if expected & COOLING != 0 {
                         self.cooled();
                     }
-                    return Ok((expected + bytes) & BYTES);
+                    return Ok(usage_of(expected.wrapping_add(of_bytes(bytes))));
                 }
                 Err(newer) => word = newer,
             }
@@ -269,10 +292,9 @@ impl Counter {
     /// Whether a charge that saw `word` has room.
     #[inline(always)]
     fn fits(&self, word: u64, bytes: u64, reserved: u64, bars: u64) -> bool {
-        // A mark makes it more than any counter holds.
-        let used = word & (BYTES | bars);
+        let used = usage_of(word);
         let most = self.max_of(word).min(BYTES_MAX).saturating_sub(reserved);
-        used <= most && bytes <= most - used
+        word & bars == 0 && used <= most && bytes <= most - used
     }
 
     /// The outcome of a charge that has no room by `word`.
@@ -302,7 +324,7 @@ impl Counter {
     pub(crate) fn with_room(&self, bytes: u64, reserved: u64) -> Option<u64> {
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1). A limit of two epochs later may be read with it: `try_charge` decides.
         let word = self.word.load(Ordering::Acquire);
-        self.fits(word, bytes, reserved, OFFLINE).then(|| (word & BYTES) + bytes)
+        self.fits(word, bytes, reserved, OFFLINE).then(|| usage_of(word) + bytes)
     }
 
     /// Adds `bytes` if usage stays within `beyond` bytes of the limit: with `u64::MAX`, at any limit. `Err` also if the counter cannot hold
@@ -318,7 +340,8 @@ impl Counter {
                 return Err(seen);
             }
             // ORDERING: AcqRel, as in `try_charge`.
-            match self.word.compare_exchange_weak(word, word + bytes, Ordering::AcqRel, Ordering::Acquire) {
+            let next = word.wrapping_add(of_bytes(bytes));
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(seen.usage + bytes),
                 Err(newer) => word = newer,
             }
@@ -342,28 +365,24 @@ impl Counter {
         over_bytes > 0
     }
 
-    /// Takes `bytes` back. Returns the usage left and whether the group is offline.
-    ///
-    /// # Panics
-    /// When more is taken back than is charged. Only wrong numbers of a caller of `Hierarchy::charge_from_parts`,
-    /// `charge_of_node`, or two of `uncharge` at one moment, lead to that. The usage is set to 0 first.
+    /// Takes `bytes` back. Returns the usage left and whether the group is offline. If fewer are charged, which only a broken contract of `raw` can lead to, it takes those
+    /// (I8).
     #[inline(always)]
     pub(crate) fn uncharge(&self, bytes: u64) -> Left {
         // ORDERING: AcqRel. Acquire: after the charge it undoes; Release: a reader of zero (`release`) sees
         // everything its last holder did.
-        let before = self.word.fetch_sub(bytes, Ordering::AcqRel);
-        let held = before & BYTES;
-        if held < bytes {
-            self.repair(bytes, held);
-        }
-        Left(before.wrapping_sub(bytes))
+        let before = self.word.fetch_sub(of_bytes(bytes), Ordering::AcqRel);
+        let after = before.wrapping_sub(of_bytes(bytes));
+        if signed_usage(after) < 0 { self.add_missing(before, after) } else { Left(after) }
     }
 
+    /// Adds what a call took too much: all below zero, of which earlier calls add their own part.
     #[cold]
-    fn repair(&self, bytes: u64, held: u64) -> ! {
-        // ORDERING: AcqRel; repairs the borrow out of the flag bits before the panic.
-        self.word.fetch_add(bytes - held, Ordering::AcqRel);
-        panic!("uncharge of {bytes} bytes from a group that holds {held}");
+    fn add_missing(&self, before: u64, after: u64) -> Left {
+        let missing = (signed_usage(before).min(0) - signed_usage(after)).cast_unsigned();
+        // ORDERING: AcqRel, as every change of the word.
+        let seen = self.word.fetch_add(of_bytes(missing), Ordering::AcqRel);
+        Left(seen.wrapping_add(of_bytes(missing)))
     }
 
     /// Puts a new limit in force, or has it measure, as the one before; the caller is the only setter (it holds the level's lock).
@@ -374,7 +393,7 @@ impl Counter {
     /// Puts a new limit in force, or has it measure; the caller is the only setter.
     pub(crate) fn set_limit(&self, max: u64, is_dry_run: bool) {
         // ORDERING: Relaxed; only setters turn the epoch, and they exclude each other.
-        let word = self.word.load(Ordering::Relaxed);
+        let mut word = self.word.load(Ordering::Relaxed);
         let next = usize::from(word & EPOCH == 0);
         // ORDERING: Relaxed, all; published by the Release below (E1). Chargers of the present epoch do not read these cells. A charge that is
         // under way may find the shadow a moment too early, and be counted by it.
@@ -384,8 +403,13 @@ impl Counter {
         // ORDERING: as above.
         self.limits.shadow.store(if is_dry_run { max } else { UNLIMITED }, Ordering::Relaxed);
         // ORDERING: Release; pairs with the Acquire loads of the word (E1). As an RMW it also fails every
-        // compare-and-swap that was checked against the old limit.
-        self.word.fetch_add(EPOCH, Ordering::AcqRel);
+        // compare-and-swap that was checked against the old limit. The last epoch is followed by the first, and nothing is carried.
+        let turned = |word: u64| word & !EPOCHS | word.wrapping_add(EPOCH) & EPOCHS;
+        while let Err(newer) =
+            self.word.compare_exchange_weak(word, turned(word), Ordering::AcqRel, Ordering::Relaxed)
+        {
+            word = newer;
+        }
     }
 
     /// From here on `try_charge` is refused (I2).

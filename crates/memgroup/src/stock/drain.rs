@@ -48,8 +48,7 @@ fn update_all(
     }
 }
 
-/// Bytes that left a group's stocks, and the grants of those stocks. When this is dropped, the grants go back: also if the bytes could not be
-/// uncharged, because some caller uncharged more than it had charged.
+/// Bytes that left a group's stocks, and the grants of those stocks. When this is dropped, the grants go back, also in a panic.
 pub(crate) struct Taken {
     pub(crate) node: &'static Node,
     pub(crate) amount: Drained,

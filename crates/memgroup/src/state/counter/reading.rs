@@ -1,7 +1,7 @@
 //! Reading: a counter as a charge saw it.
 
 use crate::base::limit::BYTES_MAX;
-use crate::state::counter::{BYTES, OFFLINE, OVER};
+use crate::state::counter::{OFFLINE, OVER, usage_of};
 
 /// One look at a counter: usage and the limit in force at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Reading {
     pub(super) fn of(word: u64, max: u64) -> Reading {
         let (offline, over) = (word & OFFLINE != 0, word & OVER != 0);
         Reading {
-            usage: word & BYTES,
+            usage: usage_of(word),
             max,
             offline,
             over,

@@ -48,14 +48,52 @@ fn records_only_the_part_of_a_forced_charge_that_went_over() {
 }
 
 #[test]
-fn too_large_an_uncharge_panics_after_the_counter_is_repaired() {
+fn too_large_an_uncharge_takes_what_is_there_and_no_mark() {
+    for (is_offline, is_over) in [(false, false), (true, false), (false, true), (true, true)] {
+        let counter = Counter::new();
+        counter.set_max(100);
+        counter.try_charge(10, 0, Verdict::Hint, Purpose::Charge).unwrap();
+        counter.mark_over(is_over);
+        if is_offline {
+            counter.mark_offline();
+        }
+        for bytes in [11, BYTES_MAX, u64::MAX] {
+            let left = counter.uncharge(bytes);
+            assert_eq!((left.is_done(), left.is_over()), (is_offline, is_over), "{bytes}");
+            let seen = counter.read();
+            assert_eq!(
+                (seen.usage, seen.max, seen.offline, seen.over),
+                (0, 100, is_offline, is_over),
+                "{bytes}"
+            );
+        }
+    }
+}
+
+#[test]
+fn threads_that_take_back_too_much_together_leave_no_mark_and_no_byte() {
     let counter = Counter::new();
-    counter.try_charge(10, 0, Verdict::Hint, Purpose::Charge).unwrap();
-    let complaint = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| counter.uncharge(11)));
-    assert!(complaint.is_err());
+    counter.set_max(1000);
+    std::thread::scope(|threads| {
+        for seed in 1..4_u64 {
+            let counter = &counter;
+            threads.spawn(move || {
+                for round in 0..20_000 {
+                    let bytes = (round * seed) % 50;
+                    if counter.try_charge(bytes, 0, Verdict::Hint, Purpose::Charge).is_ok() {
+                        counter.uncharge(bytes + round % 3);
+                    }
+                    let seen = counter.read();
+                    assert!(
+                        seen.usage <= 1000 && !seen.offline && !seen.over && seen.max == 1000,
+                        "{seen:?}"
+                    );
+                }
+            });
+        }
+    });
+    counter.uncharge(1000);
     assert_eq!(counter.usage(), 0);
-    assert!(!counter.is_offline());
-    assert_eq!(counter.read().max, crate::base::limit::UNLIMITED);
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! Charges by numbers alone, for callers that answer for them: nothing is checked here.
+//!
+//! [`Charge::into_parts`] turns a charge into two numbers, its group's id and its bytes. [`Hierarchy::uncharge`] and
+//! [`Hierarchy::charge_from_parts`] take them back and check them. The functions of this module do the same without a check, for
+//! code that frees a block in some nanoseconds and has the numbers in a header that only it writes.
+//!
+//! # Contract
+//!
+//! For each byte that `into_parts` let go of, one of these calls is made once: for the same group, and while no other call has taken the byte back. So
+//! the bytes keep the group until then.
+//!
+//! A caller that breaks this makes figures wrong. Usage of the group and of those above it is too low by the bytes that were taken twice, so their limits are
+//! exceeded by as much. A removed group may go while charges of it are left, which then count in the group that has its place. No
+//! memory is corrupted, and no call panics because of it: neither this one nor one of another tenant. Usage that would fall below zero stays 0.
+//!
+//! ```
+//! use memgroup::{Config, Hierarchy, raw};
+//!
+//! let hierarchy = Hierarchy::new(Config::new())?;
+//! let query = hierarchy.create("/query")?;
+//! let (id, bytes) = query.try_charge(4096)?.into_parts();
+//! raw::uncharge(&query, 96);
+//! drop(raw::charge_of_node(&hierarchy, id.node(), bytes - 96));
+//! assert_eq!(query.usage_exact(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::base::id::NodeId;
+use crate::charge::charge::Charge;
+use crate::tree::handle::{Group, Hierarchy};
+
+/// Uncharges `bytes` from the group, online or removed, within the module's [contract](self). The stock takes them if it can.
+#[inline(always)]
+pub fn uncharge(group: &Group, bytes: u64) {
+    if bytes > 0 {
+        group.node().uncharge(bytes);
+    }
+}
+
+/// Makes a charge that owns `bytes` already charged, for a block with a header that holds no more than the [node](crate::GroupId::node) of its owner, within
+/// the module's [contract](self). The bytes of the block keep the group, so the node is still the group's.
+///
+/// # Panics
+/// When the hierarchy never had the node, when the group is gone and no other has the node, or when `bytes` is 0.
+#[inline]
+pub fn charge_of_node(hierarchy: &Hierarchy, node: u32, bytes: u64) -> Charge {
+    assert!(bytes > 0, "take up the charge of node {node}: a charge of no bytes needs the id of its group");
+    let found = hierarchy.shared().node(NodeId(node)).filter(|found| found.has_group());
+    let found = found.unwrap_or_else(|| no_group_at(hierarchy, node, bytes));
+    Charge::owning(found, bytes)
+}
+
+#[cold]
+fn no_group_at(hierarchy: &Hierarchy, node: u32, bytes: u64) -> ! {
+    if node >= hierarchy.shared().places() {
+        panic!("take up {bytes} bytes of node {node}: the hierarchy never had it");
+    }
+    panic!(
+        "take up {bytes} bytes of node {node}: its group is gone; take each block's bytes up once, before they are uncharged"
+    );
+}
