@@ -29,9 +29,14 @@ impl Cache {
 
     /// Returns how many there are with it.
     pub(crate) fn add(&self, page: Charge) -> usize {
+        self.add_and(page, |count| count)
+    }
+
+    /// Has `act` told how many there are with it, while none comes and none goes.
+    pub(crate) fn add_and<T>(&self, page: Charge, act: impl FnOnce(usize) -> T) -> T {
         let mut pages = self.pages.lock().unwrap();
         pages.push(page);
-        pages.len()
+        act(pages.len())
     }
 
     pub(crate) fn clear(&self) {

@@ -7,6 +7,7 @@ mod hostile;
 mod idle;
 mod limits;
 mod marks;
+mod never_refused;
 mod patience;
 mod queue;
 mod reclaim;
