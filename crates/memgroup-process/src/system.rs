@@ -35,8 +35,9 @@ pub(crate) fn return_large_blocks(limit_bytes: u64) -> bool {
         // The top of an arena shrinks by as much. Its threshold may have been raised, too.
         let options = [(libc::M_MMAP_THRESHOLD, least), (libc::M_TRIM_THRESHOLD, least)];
         options.into_iter().all(|(option, bytes)| {
-            // SAFETY: the call takes numbers. It stores one word, the same that every thread's `free` of a mapped block stores, and other threads
-            // read it at any time: any value that they find is one that they may use.
+            // SAFETY: the call takes numbers. Under the lock of the first arena it stores a threshold, and that glibc must leave it. Each thread's
+            // `free` of a mapped block stores these thresholds without a lock, and every thread reads them at any time: it may use any value
+            // that it finds.
             unsafe { libc::mallopt(option, bytes) == 1 }
         })
     }
