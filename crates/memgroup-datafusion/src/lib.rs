@@ -10,7 +10,7 @@
 //! - `consumers`: the figures of each consumer of a pool; `runs`: the queries that run beside each other, and their turn.
 //! - `fit`: settings of a plan for a limit; `node`: methods of nodes; `views`: views without foreign bytes; `caches`: DataFusion's caches as shrinkers.
 //! - `neighbours`: the queries that run now, and the one that gives memory; `place`: the group of allocations, in all tasks of a query.
-//! - `patience`: the wait of a growth; `pool`: the pool of one query; `spill`: its files; `exec`: its figures in plans.
+//! - `patience`: the wait of a growth; `pool`: the pool of one query; `rows`: the rows that it returns; `spill`: its files; `exec`: its figures in plans.
 //! - `tenant`: tenants and their queries.
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ mod node;
 mod patience;
 mod place;
 mod pool;
+mod rows;
 mod runs;
 mod spill;
 mod tenant;
@@ -34,5 +35,6 @@ pub use consumers::ConsumerReport;
 pub use fit::fit_config;
 pub use place::GroupTracer;
 pub use pool::GroupPool;
-pub use tenant::{EndedQuery, Query, Tenant};
+pub use rows::Rows;
+pub use tenant::{EndedQuery, Query, RowStream, Tenant};
 pub use views::compact_views;

@@ -4,8 +4,8 @@
 //! much as it wanted, which is charged to it at once. Then it has a plan for the room that there is. One query at a time waits for room, and has the
 //! turn until it ends.
 //!
-//! - I1. Waits are futures. One query of a tenant at a time waits for room on a thread of the runtime that may block, where caches shrink for it. A query
-//!   that waits holds no memory.
+//! - I1. Waits are futures. One query of a tenant at a time waits for room on a thread of its own, where caches shrink for it. A query
+//!   that waits holds no memory. Where the system gives no thread, the query goes on without the wait.
 //! - I2. All waits of a query together have one deadline, which also ends its repetitions. A query that another one runs as a part of itself waits so long for its turn.
 
 use std::pin::pin;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use memgroup::{Charge, Effort, Group};
-use tokio::sync::{Mutex, MutexGuard};
+use memgroup::{Charge, ChargeError, ChargeErrorKind, Effort, Group};
+use tokio::sync::{Mutex, MutexGuard, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// The most that a query waits in all.
@@ -77,15 +77,7 @@ impl Run<'_> {
                 self.turn = Some(turn);
             }
         }
-        let (waiter, until) = (group.clone(), deadline.into_std());
-        let mut room = tokio::task::spawn_blocking(move || {
-            loop {
-                waiter.wait_for_room(bytes, until).ok()?;
-                if let Ok(charge) = waiter.try_charge_by(bytes, Effort::Reclaim) {
-                    return Some(charge);
-                }
-            }
-        });
+        let mut room = wait_on_a_thread(group.clone(), bytes, deadline.into_std())?;
         loop {
             match timeout(LOOK_AGAIN, &mut room).await {
                 Ok(ended) => return ended.ok().flatten(),
@@ -95,6 +87,34 @@ impl Run<'_> {
             }
         }
     }
+}
+
+fn is_for_lack_of_room(error: &ChargeError) -> bool {
+    matches!(error.kind(), ChargeErrorKind::Refused | ChargeErrorKind::VictimDying)
+}
+
+/// Waits for room on a thread of its own: tokio's pool panics where the system has no thread for it. `None` without a thread: the query does not wait then.
+fn wait_on_a_thread(
+    group: Group,
+    bytes: u64,
+    until: std::time::Instant,
+) -> Option<oneshot::Receiver<Option<Charge>>> {
+    let (sender, room) = oneshot::channel();
+    let wait = move || {
+        loop {
+            group.wait_for_room(bytes, until).ok()?;
+            match group.try_charge_by(bytes, Effort::Reclaim) {
+                Ok(charge) => return Some(charge),
+                // Others were faster.
+                Err(error) if is_for_lack_of_room(&error) => {}
+                // There is room, and no wait changes the reason.
+                Err(_) => return None,
+            }
+        }
+    };
+    // A charge for a query that was dropped meanwhile comes back, and is dropped.
+    let thread = std::thread::Builder::new().name("memgroup-room".to_owned());
+    thread.spawn(move || drop(sender.send(wait()))).is_ok().then_some(room)
 }
 
 /// A query that waits does not count as one that runs: it holds no memory.

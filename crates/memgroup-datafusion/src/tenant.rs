@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DataFusionError, Result, resources_datafusion_err};
 use datafusion::dataframe::DataFrame;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::{SessionContext, SessionState};
 use datafusion::execution::disk_manager::DiskManagerBuilder;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
@@ -18,6 +18,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use futures_util::StreamExt;
 use memgroup::{Charge, Deadline, EndedGroup, Group, Hierarchy, OwnedGroup};
 use memgroup_tokio::Tasks;
 
@@ -25,6 +26,7 @@ use crate::exec::{Figures, GroupRule};
 use crate::fit::{EIGHTHS, Fit};
 use crate::place::{Place, Placed};
 use crate::pool::GroupPool;
+use crate::rows::Rows;
 use crate::runs::Run;
 use crate::spill::SpillFiles;
 
@@ -331,18 +333,59 @@ impl Query {
         }
     }
 
-    /// Runs SQL and returns all of its rows.
+    /// Runs SQL and returns all of its rows, which are charged to the query's group as long as they last. Where they may be too many for that, use
+    /// [`stream`](Query::stream).
     ///
     /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for all that it held and the
     /// growth that was refused. That room is the query's until its end. All waits end a minute after the first one began. The first plan after a wait is for all
     /// that the query can hold then. Each further plan is for half the memory, until a plan cannot be smaller. The second one is for as much as the first, and
     /// its joins sort both sides, as do all later ones. A plan of the least size is begun anew only after
-    /// a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows.
+    /// a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows. Neither is a
+    /// query whose rows alone exceed the limit.
     ///
     /// # Errors
-    /// As [`run`](Query::run); a query that is stopped is not begun anew. [`DataFusionError::Configuration`] for `SET` or `RESET` of a setting
-    /// `datafusion.runtime`, such as `memory_limit`: DataFusion would replace the query's pool.
-    pub async fn collect(&self, sql: &str) -> Result<Vec<RecordBatch>> {
+    /// As [`run`](Query::run); a query that is stopped is not begun anew. [`DataFusionError::ResourcesExhausted`] if there is no room for the rows.
+    /// [`DataFusionError::Configuration`] for `SET` or `RESET` of a setting `datafusion.runtime`, such as `memory_limit`: DataFusion would replace the
+    /// query's pool.
+    pub async fn collect(&self, sql: &str) -> Result<Rows> {
+        Ok(self.begin(sql, Extent::All).await?.rows)
+    }
+
+    /// Runs SQL and returns its rows batch by batch. Each batch is charged to the query's group as long as it lasts.
+    ///
+    /// Until the first batch, the query begins anew where memory runs out, as [`collect`](Query::collect) does. After it an error is final, because the
+    /// caller has seen rows. Sorts and aggregations return their first batch after they have read all of their input.
+    ///
+    /// ```
+    /// use datafusion::prelude::SessionContext;
+    /// use memgroup::{Config, Hierarchy};
+    /// use memgroup_datafusion::Tenant;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let hierarchy = Hierarchy::new(Config::new())?;
+    /// let alice = hierarchy.create("/alice")?;
+    /// alice.set_max(1 << 20)?;
+    /// let tenant = Tenant::new(&hierarchy, &alice, &SessionContext::new());
+    /// let query = tenant.begin("query-1")?;
+    /// let (mut rows, mut number) = (query.stream("select value from generate_series(1, 400000)").await?, 0);
+    /// while let Some(batch) = rows.next().await? {
+    ///     number += batch.iter().map(|batch| batch.num_rows()).sum::<usize>();
+    /// }
+    /// assert_eq!(number, 400_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`collect`](Query::collect).
+    pub async fn stream(&self, sql: &str) -> Result<RowStream<'_>> {
+        let Begun { rows, rest, guards } = self.begin(sql, Extent::First).await?;
+        Ok(RowStream { query: self, first: Some(rows), is_over: false, rest, _guards: guards })
+    }
+
+    /// Runs SQL up to its first rows, or to the last. Begins it anew where memory runs out.
+    async fn begin(&self, sql: &str, extent: Extent) -> Result<Begun<'_>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
         // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
         let (mut plan, mut may_begin_anew) = (None, true);
@@ -351,6 +394,7 @@ impl Query {
         loop {
             eighths.set(fit);
             self.pool.member().forget_wanted();
+            let mut is_final = false;
             let part = async {
                 let known = match plan.take() {
                     Some(known) => known,
@@ -358,13 +402,30 @@ impl Query {
                 };
                 may_begin_anew = !writes(&known)?;
                 plan = Some(known.clone());
-                DataFrame::new(context.state(), known).collect().await
+                let mut rest = DataFrame::new(context.state(), known).execute_stream().await?;
+                let mut rows = Rows::of(&self.pool);
+                while let Some(batch) = rest.next().await {
+                    rows.push(batch?).map_err(|refused| {
+                        is_final = refused.is_final(&self.pool);
+                        refused.error
+                    })?;
+                    if extent == Extent::First {
+                        break;
+                    }
+                }
+                Ok((rows, rest))
             };
             let result = self.tasks.track(Placed::new(part, self.place.clone())).await;
             let result = result.map_err(|ended| resources_datafusion_err!("{ended}"))?;
-            if !may_begin_anew || !result.as_ref().is_err_and(is_out_of_memory) {
-                return result;
-            }
+            is_final &= !run.is_beside_others();
+            let error = match result {
+                Ok((rows, rest)) => {
+                    let rest = Placed::new(rest, self.place.clone());
+                    return Ok(Begun { rows, rest, guards: Guards { _eighths: eighths, _run: run } });
+                }
+                Err(error) if !may_begin_anew || is_final || !is_out_of_memory(&error) => return Err(error),
+                Err(error) => error,
+            };
             // DataFusion's tasks end by themselves, some time after their query.
             for _ in 0..DRAIN_MILLIS_MOST {
                 if self.pool.reserved() <= reserved {
@@ -379,7 +440,7 @@ impl Query {
                 // One more plan is of the same size.
                 _ if has_room && mem::take(&mut is_first) => self.tenant.fit(&self.pool),
                 // Without other queries it would run out again.
-                None if !has_room || !run.is_beside_others() => return result,
+                None if !has_room || !run.is_beside_others() => return Err(error),
                 smaller => smaller.or(fit),
             };
             // ORDERING: Relaxed; a number by itself.
@@ -418,6 +479,68 @@ impl Query {
         let group = ended.wait().clone();
         let begun_anew = begun_anew.into_inner();
         EndedQuery { group, spilled_bytes, refused_growths, begun_anew, allocated_peak_bytes }
+    }
+}
+
+/// The rows that a query runs for before it returns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    First,
+    All,
+}
+
+/// A query that runs.
+struct Begun<'q> {
+    rows: Rows,
+    rest: Placed<SendableRecordBatchStream>,
+    guards: Guards<'q>,
+}
+
+/// Settings and numbers of a query that last as long as it runs.
+struct Guards<'q> {
+    _eighths: Eighths<'q>,
+    _run: Run<'q>,
+}
+
+/// The rows of a query, batch by batch; from [`Query::stream`].
+pub struct RowStream<'q> {
+    query: &'q Query,
+    first: Option<Rows>,
+    is_over: bool,
+    rest: Placed<SendableRecordBatchStream>,
+    _guards: Guards<'q>,
+}
+
+impl RowStream<'_> {
+    /// The next batch with its charge; `None` after the last one.
+    ///
+    /// **Cancel safety**: no batch is lost.
+    ///
+    /// # Errors
+    /// As [`Query::run`]; [`DataFusionError::ResourcesExhausted`] if there is no room for the batch, which is lost then.
+    pub async fn next(&mut self) -> Result<Option<Rows>> {
+        if let Some(first) = self.first.take() {
+            self.is_over = first.is_empty();
+            return Ok(Some(first).filter(|first| !first.is_empty()));
+        }
+        if self.is_over {
+            return Ok(None);
+        }
+        let next = self.query.tasks.track(self.rest.next()).await;
+        let next = next.map_err(|ended| resources_datafusion_err!("{ended}"))?;
+        let Some(batch) = next.transpose()? else {
+            self.is_over = true;
+            return Ok(None);
+        };
+        let mut rows = Rows::of(&self.query.pool);
+        rows.push(batch).map_err(|refused| refused.error)?;
+        Ok(Some(rows))
+    }
+}
+
+impl fmt::Debug for RowStream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowStream").field("group", self.query.group()).finish_non_exhaustive()
     }
 }
 

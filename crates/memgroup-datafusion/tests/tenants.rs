@@ -89,7 +89,8 @@ async fn sorts_and_groups_end_within_limits_far_below_their_data() {
                 let group = hierarchy.create(&format!("/tenant{partitions}-{number}-{limit}")).unwrap();
                 group.set_max(limit as u64).unwrap();
                 let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
-                let rows = query.collect(sql).await.unwrap();
+                // All rows together are larger than the limit.
+                let rows = uncharged(&query, sql).await.unwrap();
                 let rows = concat_batches(&rows[0].schema(), &rows).unwrap();
                 assert!(rows == expected, "{sql} within {limit} bytes");
                 let ended = query.end();
@@ -99,6 +100,15 @@ async fn sorts_and_groups_end_within_limits_far_below_their_data() {
             }
         }
     }
+}
+
+/// All rows of a query. The test has them, and not the tenant.
+async fn uncharged(query: &Query, sql: &str) -> Result<Vec<RecordBatch>, DataFusionError> {
+    let (mut stream, mut all) = (query.stream(sql).await?, Vec::new());
+    while let Some(rows) = stream.next().await? {
+        all.extend(rows.into_uncharged());
+    }
+    Ok(all)
 }
 
 /// DataFusion's tasks end by themselves, some time after their query.
@@ -147,7 +157,7 @@ async fn prints_which_plans_end_with_each_pool() {
                 group.set_max((mib << 20) as u64).unwrap();
                 let context = context(&path, partitions, None).await;
                 let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
-                ended[2] += u32::from(query.collect(sql).await.is_ok());
+                ended[2] += u32::from(uncharged(&query, sql).await.is_ok());
                 query.end();
                 until_empty(&group).await;
             }
@@ -466,4 +476,133 @@ async fn queries_of_a_tenant_are_begun_anew_one_after_the_other() {
     tokio::join!(holds, collects);
     assert_eq!(*rows.attempts.lock().unwrap(), [BATCH; 4]);
     assert_eq!((one.end().begun_anew, two.end().begun_anew), (1, 1));
+}
+
+/// A tenant with a table of so many rows of 52 bytes in memory, in one partition and batches of 8192.
+fn with_rows(hierarchy: &Hierarchy, rows: usize) -> (Group, Tenant) {
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    context.register_table("t", table(rows, 1)).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    (group.clone(), Tenant::new(hierarchy, &group, &context))
+}
+
+/// Bytes of a row of [`table`]: the key, the text, and the offset of the text.
+const ROW: usize = 8 + 40 + 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collected_rows_are_charged_as_long_as_they_last() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let (group, tenant) = with_rows(&hierarchy, 64 * BATCH);
+    let query = tenant.begin("query").unwrap();
+    let rows = query.collect("select * from t").await.unwrap();
+    let data = rows.iter().map(|batch| batch.num_rows() * ROW).sum::<usize>();
+    assert_eq!(data, 64 * BATCH * ROW);
+    assert!((data..2 * data).contains(&rows.bytes()), "{} for {data}", rows.bytes());
+    assert_eq!(group.usage_exact(), rows.bytes() as u64);
+    let ended = query.end();
+    assert_eq!(ended.group.usage_bytes, rows.bytes() as u64, "also after the query");
+    assert!(ended.group.peak_bytes >= rows.bytes() as u64);
+    drop(rows);
+    until_empty(&group).await;
+    assert!(hierarchy.dying().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_do_not_fit_are_refused_and_the_next_query_works() {
+    let hierarchy = Hierarchy::new(Config::new()).unwrap();
+    let (group, tenant) = with_rows(&hierarchy, 64 * BATCH);
+    group.set_max(8 << 20).unwrap();
+    let query = tenant.begin("query").unwrap();
+    let error = query.collect("select * from t").await.unwrap_err();
+    assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
+    assert!(error.to_string().contains("for ReturnedRows with"), "{error}");
+    let rows = query.collect("select * from t limit 1000").await.unwrap();
+    assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 1000);
+    drop(rows);
+    let ended = query.end();
+    assert!(ended.group.peak_bytes <= 8 << 20, "{ended}");
+    assert_eq!(ended.begun_anew, 0, "no smaller plan returns fewer rows");
+    until_empty(&group).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_charged_for_the_batch_in_hand() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let (group, tenant) = with_rows(&hierarchy, 64 * BATCH);
+    group.set_max(8 << 20).unwrap();
+    let query = tenant.begin("query").unwrap();
+    let (mut stream, mut number) = (query.stream("select * from t").await.unwrap(), 0);
+    while let Some(rows) = stream.next().await.unwrap() {
+        assert_eq!(group.usage_exact(), rows.bytes() as u64);
+        assert!(rows.bytes() >= rows[0].num_rows() * ROW);
+        number += rows[0].num_rows();
+    }
+    assert!(stream.next().await.unwrap().is_none(), "it stays at its end");
+    drop(stream);
+    assert_eq!(number, 64 * BATCH);
+    assert!(query.end().group.peak_bytes < 4 << 20);
+    until_empty(&group).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_of_one_buffer_count_once() {
+    let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+    let keys: Vec<i64> = (0..1 << 20).collect();
+    let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
+    let whole = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int64Array::from(keys))]).unwrap();
+    let slices = (0..128).map(|at| whole.slice(at << 13, 1 << 13)).collect();
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    context.register_table("t", Arc::new(MemTable::try_new(schema, vec![slices]).unwrap())).unwrap();
+    let group = hierarchy.create("/tenant").unwrap();
+    let query = Tenant::new(&hierarchy, &group, &context).begin("query").unwrap();
+    let rows = query.collect("select key from t").await.unwrap();
+    assert!(rows.len() > 100, "{} batches", rows.len());
+    assert!((8 << 20..9 << 20).contains(&rows.bytes()), "{} bytes for 8 MiB", rows.bytes());
+}
+
+/// A sort and a join of 4000 rows on one partition, collected and streamed.
+async fn sweep_scenario(tenant: &Tenant) -> Result<(), DataFusionError> {
+    let query = tenant.begin("query").unwrap();
+    let sort = "select key, text from t order by text desc";
+    let sorted = query.collect(sort).await?;
+    assert_eq!(sorted.iter().map(|batch| batch.num_rows()).sum::<usize>(), BATCH);
+    let (mut stream, mut number) = (query.stream("select key from t where key % 2 = 0").await?, 0);
+    while let Some(rows) = stream.next().await? {
+        number += rows.iter().map(|batch| batch.num_rows()).sum::<usize>();
+    }
+    assert!((1..BATCH).contains(&number));
+    drop(stream);
+    let joined = "select count(*) from t a join t b on a.key = b.key";
+    let joined = query.collect(joined).await?;
+    assert_eq!(joined[0].num_rows(), 1);
+    Ok(())
+}
+
+#[test]
+fn sweep_queries() {
+    let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    context.register_table("t", table(BATCH, 1)).unwrap();
+    xtask::sweep::sweep("queries", |run| {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let group = hierarchy.create("/tenant").unwrap();
+        let tenant = Tenant::new(&hierarchy, &group, &context).patience(Duration::ZERO);
+        let injection = hierarchy.root().inject_failures_at(run.refused());
+        let outcome = runtime.block_on(sweep_scenario(&tenant));
+        let charges = injection.drawn();
+        match &outcome {
+            // A sort that is refused spills, or is begun anew, and goes on.
+            Ok(()) => assert!(!run.refuses_any_of(charges) || run.form == xtask::sweep::Form::Once),
+            Err(error) => {
+                assert!(run.refuses_any_of(charges), "{error}");
+                assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
+            }
+        }
+        drop(injection);
+        runtime.block_on(until_empty(&group));
+        assert!(hierarchy.dying().is_empty(), "{:?}", hierarchy.dying());
+        runtime.block_on(sweep_scenario(&tenant)).unwrap();
+        charges
+    });
 }

@@ -123,14 +123,14 @@ async fn allocations_are_charged_beside_reservations_and_counted_once() {
     // Its limit refuses growths, and plans fit it. Few rows are left at the end: those that a caller holds are charged, too.
     let expected = context.sql(NUMBERED).await.unwrap().collect().await.unwrap();
     let query = counted.begin("numbered").unwrap();
-    assert_eq!(query.collect(NUMBERED).await.unwrap(), expected);
+    assert_eq!(query.collect(NUMBERED).await.unwrap()[..], expected[..]);
     let unlimited = query.end();
     assert_eq!(unlimited.spilled_bytes, 0);
     let peak = unlimited.allocated_peak_bytes.unwrap();
     until_below(&allocated, LEFT).await;
     allocated.set_max(peak * 3 / 4).unwrap();
     let query = counted.begin("limited").unwrap();
-    assert_eq!(query.collect(NUMBERED).await.unwrap(), expected);
+    assert_eq!(query.collect(NUMBERED).await.unwrap()[..], expected[..]);
     let limited = query.end();
     println!("without a limit: {unlimited}\nwithin {} bytes: {limited}", peak * 3 / 4);
     assert!(limited.allocated_peak_bytes.unwrap() < peak * 9 / 10, "{limited}, {peak} without a limit");

@@ -21,12 +21,13 @@ use memgroup::{Config, Hierarchy};
 use memgroup_alloc::Allocator;
 use memgroup_tokio::{ReclaimerThread, RequestGroups};
 
-const MODES: [&str; 3] = ["plain", "layer", "both"];
+/// The last one also has the time in scopes sampled, and no pressure.
+const MODES: [&str; 4] = ["plain", "layer", "both", "sampled"];
 const CONNECTIONS: usize = 8;
 /// Words of an answer: a plain request takes about 10 us with them.
 const WORDS: usize = 40;
 
-/// The counting allocator where the mode is `both`, and the system's elsewhere.
+/// The counting allocator where the mode is `both` or `sampled`, and the system's elsewhere.
 struct Chosen {
     counting: Allocator,
     /// 0 until the first block, then 1 or 2.
@@ -124,7 +125,9 @@ fn ask(address: SocketAddr, requests: usize) {
 
 /// One run. Prints the server's nanoseconds a request.
 fn serve(mode: &str, requests: usize) {
-    let hierarchy = Hierarchy::new(Config::new()).expect("the settings are in range");
+    let config = Config::new();
+    let config = if mode == "sampled" { config.scope_time_sampled(64).pressure(false) } else { config };
+    let hierarchy = Hierarchy::new(config).expect("the settings are in range");
     let _reclaimer = ReclaimerThread::spawn(&hierarchy).expect("a thread starts");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime starts").block_on(async {
@@ -152,7 +155,7 @@ fn measure(mode: &str, requests: usize) -> f64 {
     let program = std::env::current_exe().expect("the program has a path");
     let mut command = Command::new(program);
     command.args(["serve", mode, &requests.to_string()]);
-    if mode == "both" {
+    if ["both", "sampled"].contains(&mode) {
         command.env("LAYER_COST_COUNTS", "1");
     }
     let output = command.output().expect("the program starts again");
@@ -172,13 +175,13 @@ fn main() {
         return serve(&arguments[1], number(2).unwrap_or(20_000));
     }
     let (requests, rounds) = (number(0).unwrap_or(20_000), number(1).unwrap_or(11));
-    let runs: Vec<[f64; 3]> = (0..rounds).map(|_| MODES.map(|mode| measure(mode, requests))).collect();
+    let runs: Vec<[f64; 4]> = (0..rounds).map(|_| MODES.map(|mode| measure(mode, requests))).collect();
     println!(
         "server's ns a request, {requests} requests on {CONNECTIONS} connections, medians of {rounds} rounds by turns"
     );
     for (at, mode) in MODES.iter().enumerate() {
         let nanos = median(runs.iter().map(|run| run[at]).collect());
         let over = median(runs.iter().map(|run| run[at] / run[0]).collect());
-        println!("{mode:<6} {nanos:>8.0}  {over:.2} times plain");
+        println!("{mode:<8} {nanos:>8.0}  {over:.2} times plain");
     }
 }

@@ -17,7 +17,7 @@ use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memgroup::{Config, Hierarchy};
-use memgroup_datafusion::{Query, Tenant};
+use memgroup_datafusion::{Query, Rows, Tenant};
 use memgroup_tpch::TABLES;
 use serde::{Deserialize, Serialize};
 
@@ -131,12 +131,12 @@ impl Database {
         self.begun_anew.load(Ordering::Relaxed)
     }
 
-    /// Runs a query to its end. Returns its rows, and whether it was stopped for the memory of another one.
+    /// Runs a query to its end. Returns its rows, which the caller only compares, and whether it was stopped for the memory of another one.
     pub(super) async fn run(&self, name: &str, sql: &str) -> Result<(Result<Vec<RecordBatch>>, bool)> {
         let Some(tenant) = &self.tenant else { return Ok((self.run_in_pool(sql).await, false)) };
         let mut running = Running { query: Some(tenant.begin(name)?), database: self };
         let rows = match &running.query {
-            Some(query) => query.collect(sql).await,
+            Some(query) => query.collect(sql).await.map(Rows::into_uncharged),
             None => Ok(Vec::new()),
         };
         let was_stopped = running.end();
