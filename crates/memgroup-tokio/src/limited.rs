@@ -111,16 +111,6 @@ impl<F: Future> Limited<F> {
         self.inner.group()
     }
 
-    /// Goes on as this member, which a stop ends, after a poll that was pending.
-    pub(crate) fn go_on_as(
-        mut self: Pin<&mut Self>,
-        member: Member,
-        context: &Context<'_>,
-    ) -> Poll<Result<F::Output, Ended>> {
-        *self.as_mut().project().member = Some(member);
-        self.wait(context)
-    }
-
     /// The reason to end the task now.
     fn reason(&self) -> Option<Ended> {
         let group = self.inner.group();

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::in_group::InGroupExt;
 use crate::limited::{Ended, Limited};
-use crate::stop::{Member, StopReason, Stopped, Stops, Work};
+use crate::stop::{StopReason, Stopped, Stops, Work};
 
 /// The tasks of a group, which the group's kill hook ends. Clones are the same tasks.
 ///
@@ -86,11 +86,6 @@ impl Tasks {
         Ok(Tasks { stops })
     }
 
-    /// A member, which a stop ends.
-    pub(crate) fn join(&self) -> Member {
-        self.stops.join()
-    }
-
     /// The request's handler has returned its response.
     pub(crate) fn answered(&self) {
         self.stops.answered();
@@ -121,7 +116,7 @@ impl Tasks {
     ///
     /// **Cancel safety** and **panics**: as [`InGroup::ended_over_limit`](crate::InGroup::ended_over_limit).
     pub fn track<F: Future>(&self, future: F) -> Limited<F> {
-        Limited::new(future.in_group(self.group()), Some(self.join()))
+        Limited::new(future.in_group(self.group()), Some(self.stops.join()))
     }
 
     /// Ends all tasks, as a kill does; their output is [`Ended::Stopped`]. Returns their number.

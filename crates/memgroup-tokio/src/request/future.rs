@@ -16,8 +16,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use crate::body::BodyAccount;
-use crate::in_group::InGroupExt;
-use crate::limited::{Ended, Limited};
+use crate::limited::Limited;
 use crate::request::{Refusal, RequestGroup, ResponseBody};
 
 pin_project! {
@@ -27,32 +26,12 @@ pin_project! {
         handler: Limited<F>,
         // `None` once they are the response's.
         owned: Option<(BodyAccount, RequestGroup)>,
-        // It is killable, and was not pending yet.
-        has_to_join: bool,
     }
 }
 
 impl<F: Future> Handling<F> {
-    pub(super) fn new(
-        handler: F,
-        account: BodyAccount,
-        request: RequestGroup,
-        is_killable: bool,
-    ) -> Handling<F> {
-        let handler = handler.in_group(request.group()).ended_over_limit();
-        Handling { handler, owned: Some((account, request)), has_to_join: is_killable }
-    }
-
-    fn poll_handler(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<F::Output, Ended>> {
-        let mut this = self.project();
-        let polled = this.handler.as_mut().poll(context);
-        if polled.is_pending()
-            && std::mem::take(this.has_to_join)
-            && let Some(tasks) = this.owned.as_ref().and_then(|(_, request)| request.tasks())
-        {
-            return this.handler.go_on_as(tasks.join(), context);
-        }
-        polled
+    pub(super) fn new(handler: Limited<F>, account: BodyAccount, request: RequestGroup) -> Handling<F> {
+        Handling { handler, owned: Some((account, request)) }
     }
 }
 
@@ -110,7 +89,7 @@ where
                     Err(refusal) => state.set(State::Refused { refusal: Some(refusal) }),
                 },
                 StateNow::Handling { mut handling } => {
-                    let handled = ready!(handling.as_mut().poll_handler(context));
+                    let handled = ready!(handling.as_mut().project().handler.poll(context));
                     let owned = handling.project().owned.take();
                     let (account, request) = owned.expect("a request is polled after its answer");
                     let refusal = match handled {

@@ -20,6 +20,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::{ChargedBody, unless_deserted};
+use crate::in_group::InGroupExt;
 use crate::request::future::{Handling, RequestFuture};
 use crate::request::{Refusal, RequestGroup, ResponseBody};
 use crate::spawn::GroupExt;
@@ -266,8 +267,14 @@ impl Settings {
             ChargedBody::new(body, admission).growing().max_bytes(self.body_max).patience(self.patience);
         let account = body.account();
         head.extensions.insert(request.clone());
-        let handling = request.group().run(|| service.call(Request::from_parts(head, body)));
-        Handling::new(handling, account, request, self.is_killable)
+        // Before the handler begins: a charge that it makes must not find others to stop because it is no victim itself.
+        let tasks = if self.is_killable { request.tasks() } else { None };
+        let handler = request.group().run(|| service.call(Request::from_parts(head, body)));
+        let handler = match tasks {
+            Some(tasks) => tasks.track(handler),
+            None => handler.in_group(request.group()).ended_over_limit(),
+        };
+        Handling::new(handler, account, request)
     }
 }
 

@@ -28,8 +28,8 @@ pub struct RequestGroup {
 
 #[derive(Debug)]
 struct Inner {
-    /// Set by the first poll of the handler that is pending: one that never waits cannot be stopped. `None` if the group has another hook. It lasts as
-    /// long as the group, so closures that own the group keep it. Dropped first: a kill that has not ended stays a claim on the group's bytes.
+    /// Set when the handler is called; `None` if the group has another hook. It lasts as long as the group, so closures that own the group keep
+    /// it. Dropped first: a kill that has not ended stays a claim on the group's bytes.
     tasks: OnceLock<Option<Tasks>>,
     group: OwnedGroup,
     tenant: Group,
