@@ -353,30 +353,29 @@ async fn a_request_that_was_cancelled_is_waited_for_while_its_closures_run() {
 
 #[tokio::test]
 async fn a_request_at_its_first_poll_has_no_smaller_one_stopped_for_it() {
-    let fixture = Fixture::new();
-    let small =
-        tokio::spawn(fixture.layer.clone().admission(100).layer(Handler(waits)).call(request("bob", "")));
-    while fixture.bob.usage_exact() < 100 {
-        yield_now().await;
+    for is_killable in [true, false] {
+        let fixture = Fixture::new();
+        let layer = fixture.layer.clone();
+        let small = tokio::spawn(layer.admission(250).layer(Handler(waits)).call(request("bob", "")));
+        while fixture.bob.usage_exact() < 250 {
+            yield_now().await;
+        }
+        let greedy = |_: Request<Incoming>| async {
+            let _held = take(700);
+            // As a checkpoint of an allocator does: it may stop others.
+            let refused = scope::current().unwrap().try_charge(80).is_err();
+            text(if refused { "refused" } else { "made" })
+        };
+        let mut service = fixture.layer.clone().killable(is_killable).layer(Handler(greedy));
+        let response = service.call(request("alice", "")).await.unwrap();
+        assert_eq!(body_text(response).await, "refused");
+        let kills = fixture.hierarchy.kills();
+        let has_stopped_bob = kills.iter().any(|kill| kill.victim.contains("bob"));
+        assert_eq!(has_stopped_bob, !is_killable, "one that is no victim has others stopped: {kills:?}");
+        small.abort();
+        _ = small.await;
+        fixture.assert_ended();
     }
-    let greedy = |_: Request<Incoming>| async {
-        let _held = take(700);
-        // As a checkpoint of an allocator does: it may stop others.
-        let refused =
-            scope::current().unwrap().try_charge(90).and_then(|_| scope::current().unwrap().try_charge(250));
-        text(if refused.is_err() { "refused" } else { "made" })
-    };
-    let response = fixture.layer.clone().layer(Handler(greedy)).call(request("alice", "")).await.unwrap();
-    assert_eq!(body_text(response).await, "refused");
-    assert!(!small.is_finished() && fixture.bob.usage_exact() == 100);
-    assert!(
-        fixture.hierarchy.kills().iter().all(|kill| !kill.victim.contains("bob")),
-        "{:?}",
-        fixture.hierarchy.kills()
-    );
-    small.abort();
-    assert!(small.await.unwrap_err().is_cancelled());
-    fixture.assert_ended();
 }
 
 #[tokio::test]
