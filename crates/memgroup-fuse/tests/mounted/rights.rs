@@ -126,6 +126,21 @@ fn bounds_the_groups_of_a_user_to_whom_one_was_delegated() {
     assert!(sh_as(USER, folder, "mkdir tenants/alice/last && mkdir tenants/alice/more").contains("more"));
 }
 
+#[test]
+fn leaves_some_groups_to_others_when_a_user_without_a_bound_takes_all() {
+    if !can_mount() {
+        return;
+    }
+    let hierarchy = Hierarchy::new(Config::new().groups_max(512)).unwrap();
+    let Some(m) = mounted_of(hierarchy, Options::new().allow_other(true)) else { return };
+    fs::set_permissions(m.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(m.sh("mkdir -p tenants/alice tenants/bob"), "");
+    chown(m.path("tenants/alice"), Some(USER), Some(USER)).unwrap();
+    let storm = "i=0; while mkdir tenants/alice/g$i 2>/dev/null; do i=$((i + 1)); done; echo $i";
+    assert_eq!(sh_as(USER, m.folder.path(), storm), "508\n", "all but the root and three");
+    assert_eq!(m.sh("mkdir tenants/bob-too tenants/bob/x other && ls -d tenants/bob/x"), "tenants/bob/x\n");
+}
+
 /// Lets every user make groups there.
 fn chmod_all(m: &Mounted, name: &str) {
     fs::set_permissions(m.path(name), Permissions::from_mode(0o777)).unwrap();

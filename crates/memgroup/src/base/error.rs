@@ -85,7 +85,7 @@ pub enum GroupError {
         bytes: u64,
     },
     /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still
-    /// hold bytes or have handles included. Below small groups it's refused a little later.
+    /// hold bytes or have handles included. If one group has most of them, others are refused a little later.
     TooMany {
         /// The bound.
         groups_max: u32,

@@ -54,6 +54,8 @@ pub(super) struct Entry {
     pub(super) children: Option<Box<BTreeMap<Name, NodeId>>>,
     /// Groups below it, on all levels, that are not released: online and dying ones.
     pub(super) below: u32,
+    /// Groups right below it that are large (`topology::bounds`).
+    pub(super) large_children: u32,
     pub(super) bounds: Bounds,
     /// The next in the same list of releases that are left to a thread with a turn to flush; the last links to itself. `TOP`: in none.
     pub(super) next_unsettled: NodeId,
@@ -76,6 +78,7 @@ impl Entry {
             previous_dying: TOP,
             children: None,
             below: 0,
+            large_children: 0,
             bounds: Bounds::NONE,
             next_unsettled: TOP,
         }

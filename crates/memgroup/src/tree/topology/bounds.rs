@@ -8,26 +8,28 @@
 //!   as it has bytes or handles, because it keeps its place and its node, and costs as much as an online one. If
 //!   only online groups counted, a tenant could take every place of the hierarchy by creating a group, charging a
 //!   byte to it and removing it, again and again.
+//! - I2. A bound refuses creations only. If it's set below the present number, the groups that are there stay.
+//!
 //! Without any bound, one tenant could still take every place and keep the others from creating a group. So when
-//! `Config::groups_max` groups are there, some *spare* places are left, in four equal parts, for creations right below
-//! a group that isn't *large*: one that has at most an eighth of all groups below it. A large group can make small ones
-//! in itself and create groups in those. Therefore each large group above the new one leaves one more part to others:
+//! `Config::groups_max` groups are there, some *spare* places are left, in four equal parts. A group is *large* if more
+//! than an eighth of all groups is below it. The lowest large group creates nothing more. It may have small groups, or
+//! make a group in itself large and create beside it, and so reach the spare places. Therefore each large group above
+//! the new one leaves one more part to others:
 //!
 //! ```text
-//!   /tenants (large)           creates nothing more
-//!   ├── alice (large)          creates nothing more
-//!   │   └── x                  may use the first two parts
-//!   └── bob                    may use the first three
-//!   /other                     may use all four
+//!   /                          may use all four parts
+//!   ├── tenants (large)        may use the first three
+//!   │   ├── alice (large)      creates nothing more
+//!   │   │   └── x              may use the first two
+//!   │   └── bob                may use the first three
+//!   └── other                  may use all four
 //! ```
-//!
-//! - I2. A bound refuses creations only. If it's set below the present number, the groups that are there stay.
 
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
 use crate::state::config::{SPARE_DIVISOR, SPARE_PARTS};
 use crate::tree::entries::Bounds;
-use crate::tree::topology::{ROOT, Tree};
+use crate::tree::topology::Tree;
 
 /// A group is large if more than this part of all groups is below it.
 const LARGE_DIVISOR: u32 = 8;
@@ -73,26 +75,37 @@ impl Tree {
         if self.in_use < self.groups_max {
             return true;
         }
-        let is_large = |id| self.entry(id).below > self.groups_max / LARGE_DIVISOR;
-        if parent == ROOT || is_large(parent) {
+        let is_large = |id| self.entry(id).below > self.large();
+        if is_large(parent) && self.entry(parent).large_children == 0 {
             return false;
         }
-        let mut parts = SPARE_PARTS;
-        let mut at = self.parent(parent);
-        while let Some(id) = at.filter(|&id| id != ROOT) {
-            parts = parts.saturating_sub(u32::from(is_large(id)));
-            at = self.parent(id);
+        let (mut parts, mut at) = (SPARE_PARTS, parent);
+        while let Some(above) = self.parent(at) {
+            parts = parts.saturating_sub(u32::from(is_large(at)));
+            at = above;
         }
         self.in_use - self.groups_max < parts * (self.groups_max / SPARE_DIVISOR)
     }
 
+    /// The most groups below a group that is not large.
+    fn large(&self) -> u32 {
+        self.groups_max / LARGE_DIVISOR
+    }
+
     /// Changes the counts of all groups above `id`, which is created or released.
     pub(super) fn count_above(&mut self, id: NodeId, change: impl Fn(u32) -> u32) {
+        let most = self.large();
         let mut at = self.parent(id);
         while let Some(above) = at {
             let below = &mut self.entry_mut(above).below;
+            let was_large = *below > most;
             *below = change(*below);
+            let is_large = *below > most;
             at = self.parent(above);
+            if let Some(parent) = at.filter(|_| is_large != was_large) {
+                let large = &mut self.entry_mut(parent).large_children;
+                *large = if is_large { *large + 1 } else { *large - 1 };
+            }
         }
     }
 }
