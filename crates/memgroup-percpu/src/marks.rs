@@ -55,7 +55,8 @@ const CHUNK: usize = BITS * WORDS;
 
 /// Every slot of any source has a row, and a caller may have two more, for counters that belong to no slot.
 const ROWS_MAX: usize = SLOTS_MAX + 2;
-const NUMBERS_MAX: u32 = 1 << 24;
+/// The most groups, and the places beyond that a hierarchy of so many has.
+const NUMBERS_MAX: u32 = 1 << 25;
 
 /// One marker in a head; the classes lie below.
 const MARKER: u64 = 1 << 44;
@@ -143,7 +144,7 @@ impl Marks {
     /// Marks of numbers below `numbers_max` in `rows` rows, none set. The first numbers are [provided](Self::provide).
     ///
     /// # Panics
-    /// If `rows` is not in 1..=8194, or `numbers_max` not in 1..=2<sup>24</sup>.
+    /// If `rows` is not in 1..=8194, or `numbers_max` not in 1..=2<sup>25</sup>.
     pub fn new(rows: usize, numbers_max: u32) -> Marks {
         assert!((1..=ROWS_MAX).contains(&rows), "marks have 1 to {ROWS_MAX} rows, not {rows}");
         assert!(

@@ -46,6 +46,42 @@ unsafe impl Erasable for FixedU32 {
     }
 }
 
+/// A fixed `u64` of an [`Erasable`] cell; 0 until it is set.
+#[derive(Default)]
+pub struct FixedU64(AtomicU64);
+
+impl FixedU64 {
+    /// A number that is set already.
+    pub const fn new(number: u64) -> Self {
+        FixedU64(AtomicU64::new(number))
+    }
+
+    /// The number; 0 once it is erased.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        // ORDERING: Relaxed; published with the cell.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, before other threads get to the cell.
+    #[inline]
+    pub fn set(&self, number: u64) {
+        // ORDERING: Relaxed; as in `get`.
+        self.0.store(number, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: one atomic, for which zero is a value.
+unsafe impl Erasable for FixedU64 {
+    fn zero() -> Self {
+        Self::new(0)
+    }
+
+    unsafe fn erase(&self) {
+        self.set(0);
+    }
+}
+
 /// A fixed `&'static T` of an [`Erasable`] cell; `None` until it is set.
 pub struct FixedRef<T: 'static> {
     pointer: AtomicPtr<T>,

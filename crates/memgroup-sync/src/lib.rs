@@ -80,7 +80,7 @@ pub use chunk::inject;
 pub use chunk::{ADDRESS_BITS, Chunk, ChunkPool, RetiredChunk};
 pub use crossbeam_utils::CachePadded;
 pub use erasable::Erasable;
-pub use fixed::{FixedRef, FixedSlice, FixedU32};
+pub use fixed::{FixedRef, FixedSlice, FixedU32, FixedU64};
 pub use heap::trim_heap;
 #[cfg(memgroup_loom)]
 pub use keep::explore;

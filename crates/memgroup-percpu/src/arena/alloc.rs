@@ -10,6 +10,8 @@
 //! The lock is held for work on metadata only. Mapping, giving pages back, clearing blocks and unmapping happen without it.
 //! Only pages larger than the system's are backed under it.
 
+use core::time::Duration;
+
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -77,6 +79,11 @@ impl Arena {
             unmapped_bytes: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
         })
+    }
+
+    /// Sets the bytes that may float from now on, and their decay, in place of those of its [`ArenaConfig`].
+    pub fn set_float(&self, bytes: u64, decay: Duration) {
+        self.state.lock().decay = Decay::new(bytes, decay);
     }
 
     /// The number of slots.
@@ -288,6 +295,18 @@ impl Arena {
             if surplus.is_empty() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Unmaps the chunk that is kept although it is empty, for an arena that nothing will be made in for long. The next object maps another
+    /// one. It does nothing in an arena that does not [unmap](ArenaConfig::unmap).
+    pub fn unmap_empty(&self) {
+        loop {
+            let empty = self.state.lock().chunks.take_empty();
+            if empty.is_none() {
+                return;
+            }
+            self.unmap(empty);
         }
     }
 

@@ -367,6 +367,12 @@ impl Chunks {
         surplus
     }
 
+    /// Removes the first empty chunk. The caller unmaps it after it has released the lock.
+    pub(crate) fn take_empty(&mut self) -> Option<Box<Chunk>> {
+        let first = self.fit.first(EMPTY).filter(|_| self.config.unmap)?;
+        self.remove(first)
+    }
+
     /// The wasted bytes, less the part that no move is worth. Wasted are the bytes without live blocks in pages with live blocks, and
     /// a page of a shifted unit for each chunk more than needed.
     pub(crate) fn waste_bytes(&self) -> u64 {

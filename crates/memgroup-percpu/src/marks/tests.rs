@@ -287,8 +287,8 @@ fn panics_with_the_numbers_of_a_wrong_call() {
         [
             "marks have 1 to 8194 rows, not 0",
             "marks have 1 to 8194 rows, not 8195",
-            "marks have 1 to 16777216 numbers, not 0",
-            "marks have 1 to 16777216 numbers, not 16777217",
+            "marks have 1 to 33554432 numbers, not 0",
+            "marks have 1 to 33554432 numbers, not 33554433",
             "marks are of numbers below 1, not of 1",
             "number 4096 was not provided: call `provide` before",
             "marks have 2 rows, no row 2",

@@ -111,7 +111,7 @@ impl Hierarchy {
 impl Hierarchy {
     /// The configuration that the hierarchy was made with.
     pub fn config(&self) -> Config {
-        self.shared().config
+        self.shared().config.given()
     }
 
     /// All online groups, parents before children, the root first. Children of one parent are in the order of their names.
@@ -357,6 +357,9 @@ impl fmt::Debug for Hierarchy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Read before the formatter is called: that is user code, which may be slow or charge.
         let groups = self.shared().tree.lock().in_use();
-        f.debug_struct("Hierarchy").field("groups", &groups).field("config", &self.shared().config).finish()
+        f.debug_struct("Hierarchy")
+            .field("groups", &groups)
+            .field("config", &self.shared().config.given())
+            .finish()
     }
 }

@@ -88,7 +88,7 @@ fn draw(of: u32) -> bool {
 /// How many stretches of time of the group one sample stands for; 0 where none is measured.
 #[inline(always)]
 fn sampled_of(node: Option<&'static Node>) -> u32 {
-    node.map_or(0, |node| node.shared().config.scope_time_of)
+    node.map_or(0, |node| node.shared().config.scope_time_of())
 }
 
 /// The most nanoseconds that one stretch of time counts: 36 years. So a sample of a very long scope does not take the statistic out of its range.
@@ -127,7 +127,7 @@ fn count_time(ended: Option<&'static Node>, begun: Option<&'static Node>, scopes
 fn is_observed(node: Option<&'static Node>) -> bool {
     node.is_some_and(|node| {
         let config = &node.shared().config;
-        config.pressure || config.scope_time_of > 0
+        config.pressure() || config.scope_time_of() > 0
     })
 }
 
@@ -136,7 +136,7 @@ fn is_observed(node: Option<&'static Node>) -> bool {
 fn observe(before: Current, after: Current, scopes: i64) {
     let (before, generation, after) = (before.node(), after.generation(), after.node());
     count_time(before, after, scopes);
-    let is_shown = |node: &&'static Node| node.shared().config.pressure;
+    let is_shown = |node: &&'static Node| node.shared().config.pressure();
     let (seen, shown) = (before.filter(is_shown), after.filter(is_shown));
     if seen.is_some() || shown.is_some() {
         pressure::publish(seen, shown, generation);

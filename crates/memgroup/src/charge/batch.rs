@@ -149,7 +149,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
             // Near a limit batches are exact.
             return Purchase::Declined;
         }
-        let wanted = next_cap(word, bytes, shared.stock_cap_max).min((2 * share).next_power_of_two());
+        let wanted = next_cap(word, bytes, shared.stock_cap_max()).min((2 * share).next_power_of_two());
         let cap = if wanted > word.room() && grant::is_barred(node) {
             word.room()
         } else {

@@ -213,7 +213,7 @@ fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
         review.end(is_made);
     }
     held_back::after_enqueue(at);
-    let gives = shared.config.reclaim && shared.shrinkers().is_any();
+    let gives = shared.config.reclaim() && shared.shrinkers().is_any();
     let is_in_vain = !gives && !shared.victims().is_any() && !at.counter.read().is_dry_run;
     queues().end_review_of(queue, Instant::now() + REVIEW, is_in_vain);
 }
@@ -243,7 +243,7 @@ impl Review {
             Err(refused) if refused.seen.offline => return false,
             Err(refused) => refused.node,
         };
-        let end = deadline.min(Instant::now() + shared.config.reclaim_patience);
+        let end = deadline.min(Instant::now() + shared.config.reclaim_patience());
         if shared.shrinkers().is_any() && make_room(node, Until::Top, bytes, &mut over, end) == Room::Charged
         {
             return true;

@@ -79,7 +79,7 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
         }
         let pending = Pending::begun(stock);
         interleave::point();
-        let cap = next_cap(word, bytes, node.shared().stock_cap_max).max(word.cap());
+        let cap = next_cap(word, bytes, node.shared().stock_cap_max()).max(word.cap());
         if held <= cap
             && let Some(grant) = reserve(&pending, word, cap)
         {

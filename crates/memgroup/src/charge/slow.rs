@@ -292,7 +292,7 @@ impl SlowCharge {
         let Ask { bytes, until, means, .. } = self.ask;
         let is_asked = self.can_fit && means.effort >= Effort::Reclaim;
         self.room = if is_asked && self.node.shared().shrinkers().is_any() {
-            let patience = self.node.shared().config.reclaim_patience;
+            let patience = self.node.shared().config.reclaim_patience();
             let end = *self.reclaim_end.get_or_insert_with(|| Instant::now() + patience);
             make_room(self.node, until, bytes, &mut self.full, end)
         } else {

@@ -158,7 +158,7 @@ impl WaitSession {
     /// When it looks again whether caches can give, or another group must be stopped.
     fn next_review(&self) -> Instant {
         let shared = self.node.shared();
-        let gives = shared.config.reclaim && shared.shrinkers().is_any();
+        let gives = shared.config.reclaim() && shared.shrinkers().is_any();
         // A charge, too, may lower the bytes kept free for others, and serves no waiter.
         let reviews = gives || self.may_kill() || shared.protected().is_any();
         if reviews { Instant::now() + REVIEW } else { self.deadline }
@@ -174,8 +174,8 @@ impl WaitSession {
             return;
         }
         let (&WaitSession { node, bytes, .. }, mut over) = (self, at);
-        let gives = node.shared().config.reclaim && node.shared().shrinkers().is_any();
-        let end = self.deadline.min(Instant::now() + node.shared().config.reclaim_patience);
+        let gives = node.shared().config.reclaim() && node.shared().shrinkers().is_any();
+        let end = self.deadline.min(Instant::now() + node.shared().config.reclaim_patience());
         let is_made = gives && make_room(node, Until::Top, bytes, &mut over, end) == Room::Charged
             || self.may_kill() && self.kill(&mut over);
         if is_made && self.want != Want::Charge {

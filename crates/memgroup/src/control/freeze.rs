@@ -104,7 +104,7 @@ fn empty(top: &'static Node) -> Drained {
 pub(crate) fn drain_all(top: &'static Node) -> u64 {
     let own = FrozenLevel::new(top).taken.bytes;
     let shared = top.shared();
-    if top.id() != ROOT || shared.config.account_root {
+    if top.id() != ROOT || shared.config.account_root() {
         return own;
     }
     // The groups below are not charged to the root. With the tree lock held nothing is allocated: an allocator that charges may need it.

@@ -48,7 +48,7 @@ pub(crate) fn make_room(
     }
     let (mut stalled, mut room) = (None, Room::None);
     let is_charged = at_refusing_levels(over, |over| {
-        if !over.shared().config.reclaim {
+        if !over.shared().config.reclaim() {
             return Step::Full;
         }
         if !reclaim::is_any(over) {
@@ -179,7 +179,7 @@ pub(crate) fn try_with_kept(
 
 /// Makes the charge of a callback: beyond the limits, as far as the reserve goes.
 pub(crate) fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
-    let reserve = node.shared().config.reclaim_reserve_bytes;
+    let reserve = node.shared().config.reclaim_reserve_bytes();
     let Until::Top = until else { return false };
     if aftermath::charge_forced(node, bytes, reserve, false).is_err() {
         return false;

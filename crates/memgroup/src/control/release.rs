@@ -9,8 +9,18 @@ use crate::stats::release;
 use crate::tree::shared::Shared;
 use crate::tree::topology::{State, Tree};
 
-/// Hierarchies without a user, kept for the next user.
+/// Hierarchies without a user, kept for the next user, the one that waits longest first.
 pub(crate) static POOL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+
+/// So many hierarchies of one shape wait in the pool for a user with the same configuration, and keep up to 256 KiB of groups' memory each. If
+/// there are more, the next user gets one of them whatever its configuration is, and those that come then keep no such memory.
+pub(crate) const POOLED_MOST: usize = 8;
+
+/// Whether more hierarchies like this one wait than keep the memory of groups.
+pub(crate) fn is_crowded(shared: &'static Shared) -> bool {
+    let pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    pool.iter().filter(|pooled| pooled.shape == shared.shape).nth(POOLED_MOST).is_some()
+}
 
 impl Shared {
     /// Releases a removed group that holds nothing and has no handle. Does nothing otherwise.

@@ -176,7 +176,7 @@ impl Group {
         if factor.is_some_and(|factor| !(1..=SHARE_MAX).contains(&factor)) {
             return Err(ShareError::OutOfRange { path: self.path(), asked: factor.unwrap_or(0) });
         }
-        if node.parent().is_none() && !node.shared().config.account_root {
+        if node.parent().is_none() && !node.shared().config.account_root() {
             return Err(ShareError::RootNotAccounted);
         }
         if set_factor(node, factor.unwrap_or(0)) {

@@ -6,7 +6,7 @@ use memgroup_sync::depth;
 
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
-use crate::control::release::POOL;
+use crate::control::release::{POOL, POOLED_MOST};
 use crate::control::{fault_injection, held_back, share};
 use crate::lifecycle::{maintenance, residence};
 use crate::state::config::{Config, ConfigError};
@@ -21,11 +21,17 @@ use crate::tree::topology::{ROOT, State, Tree};
 /// subsystems of its next user may not fit its stores.
 const FULL_ONES_KEPT: usize = 4;
 
-/// The hierarchy of the pool to use again: one that has room for any subsystem, else one of the full ones if they pile up.
+/// The hierarchy of the pool to use again: one of the same configuration, or one of the same shape if so many wait. One that has room for any
+/// subsystem comes first, and one of the full ones if they pile up.
 fn choose(pool: &[&'static Shared], config: &Config) -> Option<usize> {
-    let matching = || pool.iter().enumerate().filter(|(_, shared)| shared.config == *config);
-    let with_room = matching().find(|(_, shared)| !shared.statistics.is_full());
-    let full = || matching().nth(FULL_ONES_KEPT - 1).and_then(|_| matching().next());
+    let shape = config.shape();
+    let of_shape = || pool.iter().enumerate().filter(|(_, shared)| shared.shape == shape);
+    let is_crowded = of_shape().count() >= POOLED_MOST;
+    let same = || of_shape().filter(|(_, shared)| shared.config.given() == *config);
+    let like = || of_shape().filter(|_| is_crowded);
+    let has_room = |(_, shared): &(usize, &&Shared)| !shared.statistics.is_full();
+    let with_room = same().find(has_room).or_else(|| like().find(has_room));
+    let full = || same().nth(FULL_ONES_KEPT - 1).and_then(|_| same().next()).or_else(|| like().next());
     with_room.or_else(full).map(|(index, _)| index)
 }
 
@@ -46,12 +52,11 @@ impl Shared {
             None
         } else {
             let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-            choose(&pool, &config).map(|index| pool.swap_remove(index))
+            choose(&pool, &config).map(|index| pool.remove(index))
         };
         let shared = match pooled {
             Some(shared) => {
-                shared.statistics.forget();
-                shared.parts.reset();
+                shared.take_over(&config);
                 shared.belong_here();
                 shared
             }
@@ -151,7 +156,7 @@ impl Shared {
             return Err(GroupError::OutOfMemory { path, bytes });
         }
         let node = self.made(id);
-        let up = Some(self.made(parent)).filter(|_| parent != ROOT || self.config.account_root);
+        let up = Some(self.made(parent)).filter(|_| parent != ROOT || self.config.account_root());
         begin(node, up, parent, tree.depth(id));
         self.made(parent).gain_child();
         share::created(tree, node);

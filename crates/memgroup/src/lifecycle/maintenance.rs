@@ -15,9 +15,9 @@
 //! - P2. A step waits for no grace period: the next steps poll it. While it lasts no more is given up, so a section that does not end
 //!   holds back 1 MiB, or the fourth part of the memory without a group. A grace period begins with the expedited barrier, once for each
 //!   256 KiB that wait at least.
-//! - P3. The end of the last handle removes all groups, and makes a pass for more than 256 KiB, floating pages included. Records of
-//!   groups with charged bytes stay for the next hierarchy of the same configuration: the thread that returns the last byte must not
-//!   wait.
+//! - P3. The end of the last handle removes all groups, and makes a pass for more than 256 KiB, floating pages included. If many
+//!   dropped hierarchies wait for a user already, it does so for any memory. Records of groups with charged bytes stay for the next hierarchy
+//!   of the same shape: the thread that returns the last byte must not wait.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -26,6 +26,7 @@ use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, Ordering};
 use memgroup_sync::grace::{self, Form, Pending};
 
+use crate::control::release;
 use crate::lifecycle::pace::Pace;
 use crate::lifecycle::{memory, records, residence};
 use crate::state::stats::store::StatStore;
@@ -206,7 +207,7 @@ fn reclaimable_bytes(shared: &'static Shared, tree: &Tree) -> u64 {
 
 /// Whether a removal should do a step.
 pub(crate) fn is_due(shared: &'static Shared, tree: &Tree) -> bool {
-    is_under_way(shared) || shared.config.maintain_on_removal && is_worth_it(shared, tree)
+    is_under_way(shared) || shared.config.maintain_on_removal() && is_worth_it(shared, tree)
 }
 
 /// Whether a step was left to later calls.
@@ -217,9 +218,9 @@ pub(crate) fn is_under_way(shared: &'static Shared) -> bool {
 
 /// Whether a pass should begin (P1).
 fn is_worth_it(shared: &'static Shared, tree: &Tree) -> bool {
-    shared.config.depopulate
+    shared.config.depopulate()
         && 2 * reclaimable(tree) > u64::from(tree.online())
-        && reclaimable_bytes(shared, tree) > shared.config.float_bytes.max(FREED_LEAST)
+        && reclaimable_bytes(shared, tree) > shared.config.float_bytes().max(FREED_LEAST)
 }
 
 /// A step of a pass, on the time of a removal or a creation: about 50 us, and no wait. The caller holds no lock.
@@ -279,7 +280,7 @@ impl Steps {
         let bytes_max = part.max(LIMBO_MOST).saturating_sub(limbo_bytes(shared));
         self.move_left += records::free_kept(shared, bytes_max, pace, done);
         self.move_left += records::demote_removed(shared, bytes_max, pace, done);
-        if shared.config.relocate && pace.goes_on() {
+        if shared.config.relocate() && pace.goes_on() {
             let before = done.moved_bytes;
             records::relocate(shared, self.move_left, pace, done);
             self.move_left = self.move_left.saturating_sub(done.moved_bytes - before);
@@ -300,20 +301,27 @@ fn end_pass(shared: &'static Shared, returned_before: u64, is_under_way: bool, d
 
 /// The pass of the last handle: all groups are removed, and those without charged bytes give their memory back.
 ///
-/// It does nothing if that is not worth a grace period. It does nothing in a read section of this thread, because it would wait for itself.
-/// The next hierarchy of the same configuration has the memory then.
+/// It does nothing if that is not worth a grace period: for little memory, while few hierarchies keep as much. It does nothing in a read section of
+/// this thread, because it would wait for itself. The next hierarchy of the same shape has the memory then.
 #[cold]
 pub(crate) fn at_the_end(shared: &'static Shared) {
-    if !shared.config.maintain_on_removal || grace::inside() || memory::all_bytes(shared) <= FREED_LEAST {
+    let is_crowded = release::is_crowded(shared);
+    let is_worth_it = || is_crowded || memory::all_bytes(shared) > FREED_LEAST;
+    if !shared.config.maintain_on_removal() || grace::inside() || !is_worth_it() {
         return;
     }
+    // Where many hierarchies end one after the other, quiet grace periods would take seconds.
+    let form = if is_crowded { Form::Expedited } else { Form::Quiet };
     // A thread that holds the lock has a handle, so the hierarchy is in use again, or it ends the hierarchy.
     if let Some(mut steps) = shared.upkeep().steps.try_lock() {
         let mut done = Maintained::default();
         records::free_all(shared, &mut done);
-        let wait = || _ = grace::synchronize_until(Form::Quiet, Instant::now() + GRACE_MOST);
+        let wait = || _ = grace::synchronize_until(form, Instant::now() + GRACE_MOST);
         free_limbo(shared, &mut done, wait);
         return_pages(shared, Instant::now(), true, &Pace::whole(), &mut done);
+        if is_crowded {
+            memory::all(shared).for_each(|records| records.arena().unmap_empty());
+        }
         *steps = Steps::default();
         // ORDERING: Relaxed; a hint.
         shared.upkeep().is_under_way.store(false, Ordering::Relaxed);
@@ -324,7 +332,7 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
 pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained {
     let mut steps = shared.upkeep().steps.lock();
     let (mut done, before) = (Maintained::default(), memory::returned_bytes(shared));
-    if !shared.config.depopulate {
+    if !shared.config.depopulate() {
         return done;
     }
     *steps = Steps::default();
@@ -334,7 +342,7 @@ pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained 
     records::demote_removed(shared, u64::MAX, &pace, &mut done);
     let cold = records::demote_idle(shared, now, &mut done);
     free_limbo(shared, &mut done, wait);
-    if shared.config.relocate && options.move_bytes_max > 0 {
+    if shared.config.relocate() && options.move_bytes_max > 0 {
         records::relocate(shared, options.move_bytes_max, &pace, &mut done);
         free_limbo(shared, &mut done, wait);
     }
@@ -350,7 +358,7 @@ pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained 
 
 /// Sets address space aside for the groups without records, so that their next charges and additions never wait for it.
 fn provide(shared: &'static Shared, cold: u64) {
-    if shared.config.demote_after.is_some() {
+    if shared.config.demote_after().is_some() {
         // Where the system refuses, their charges stay exact, and the next pass asks again.
         let _ = shared.memory.stocks.provide(cold);
     }

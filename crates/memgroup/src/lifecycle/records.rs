@@ -154,7 +154,7 @@ pub(crate) fn free_all(shared: &'static Shared, done: &mut Maintained) {
 /// Takes the records of groups that were idle for long enough, and of removed groups that still hold bytes. Returns the number of
 /// online groups without a stock.
 pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) -> u64 {
-    let Some(after) = shared.config.demote_after else { return 0 };
+    let Some(after) = shared.config.demote_after() else { return 0 };
     let each = memory::group_bytes(shared);
     let (mut at, mut cold, mut more) = (0, 0, true);
     while more {

@@ -97,7 +97,7 @@ impl<'c> Walk<'c> {
         let Some(shrinkers) = top.shrinkers() else { return true };
         // A root that is not accounted counts for itself: bytes freed below make no room for its charges.
         let is_alone =
-            top.id() == ROOT && !top.shared().config.account_root && !self.control.credit.is_by_hand();
+            top.id() == ROOT && !top.shared().config.account_root() && !self.control.credit.is_by_hand();
         self.slots(top, top.generation(), shrinkers)
             && (is_alone || self.below(self.level(top, Protection::NONE, shrinkers, 0), 0))
     }

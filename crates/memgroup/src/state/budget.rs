@@ -11,27 +11,34 @@
 //!   spare none of them.
 
 use memgroup_percpu::{OutOfMemory, PerCpu};
+use memgroup_sync::FixedU64;
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
 /// The reserves of every slot of one hierarchy.
 pub(crate) struct Budget {
     reserved: PerCpu<AtomicU64>,
     pub(crate) hand: PerCpu<AtomicU64>,
-    limit_bytes: u64,
+    limit_bytes: FixedU64,
 }
 
 impl Budget {
     pub(crate) fn new(slots: usize, limit_bytes: u64) -> Result<Budget, OutOfMemory> {
+        let limit_bytes = FixedU64::new(limit_bytes);
         Ok(Budget { reserved: PerCpu::try_new(slots)?, hand: PerCpu::try_new(slots)?, limit_bytes })
+    }
+
+    /// Sets the most bytes of a slot, while nothing is reserved.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.limit_bytes.set(bytes);
     }
 
     /// Takes `bytes` out of the slot's budget, all or nothing.
     pub(crate) fn reserve(&self, slot: usize, bytes: u64) -> bool {
-        let reserved = self.reserved.get(slot);
+        let (reserved, limit_bytes) = (self.reserved.get(slot), self.limit_bytes.get());
         // ORDERING: Relaxed throughout; the sum alone matters, every change is an RMW on it (I1).
         reserved
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-                now.checked_add(bytes).filter(|&sum| sum <= self.limit_bytes)
+                now.checked_add(bytes).filter(|&sum| sum <= limit_bytes)
             })
             .is_ok()
     }

@@ -22,7 +22,9 @@ pub(crate) const SPARE_PARTS: u32 = 4;
 pub(crate) const SPARE_DIVISOR: u32 = 256;
 
 /// The deepest tree a hierarchy may be configured for.
-const DEPTH_LARGEST: u32 = 256;
+pub(crate) const DEPTH_LARGEST: u32 = 256;
+/// The fewest places that a hierarchy has room for: those of 4,096 groups, with spare ones. 16^3 times as many are those of the most groups.
+const PLACES_LEAST: u32 = 4096 + 64;
 /// The most groups a hierarchy may be configured for.
 const GROUPS_LARGEST: u32 = 1 << 24;
 /// The fewest samples of time that may be taken: one in so many.
@@ -69,6 +71,20 @@ pub struct Config {
     pub(crate) builtin: &'static [Subsystem],
 }
 
+/// The part of a configuration that the memory of a hierarchy depends on. Hierarchies of one shape may use each other's memory, one after the
+/// other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) source: SlotSource,
+    /// Places that nodes can be made for: at least [`Config::groups_bound`], and whole chunks.
+    pub(crate) places: u32,
+    pub(crate) separate_trees: bool,
+    page_size: PageSize,
+    /// As in [`Config`].
+    #[cfg(memgroup_loom)]
+    builtin: &'static [Subsystem],
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config::new()
@@ -81,9 +97,24 @@ impl Config {
         self.groups_max + SPARE_PARTS * (self.groups_max / SPARE_DIVISOR)
     }
 
-    /// Places that nodes can ever be made for.
-    pub(crate) fn places_max(&self) -> u32 {
-        self.groups_bound().next_multiple_of(CHUNK)
+    /// What a hierarchy cannot change once it was made.
+    pub(crate) fn shape(&self) -> Shape {
+        let bound = self.groups_bound();
+        let places = if cfg!(memgroup_loom) {
+            bound.next_multiple_of(CHUNK)
+        } else {
+            // A few different numbers, and each in a table that is small beside so many groups.
+            let times_16 = bound.div_ceil(PLACES_LEAST).next_power_of_two().ilog2().div_ceil(4);
+            PLACES_LEAST << (4 * times_16)
+        };
+        Shape {
+            source: self.source,
+            places,
+            separate_trees: self.separate_trees,
+            page_size: self.page_size,
+            #[cfg(memgroup_loom)]
+            builtin: self.builtin,
+        }
     }
 
     /// The defaults: the slot source that the start-up self-test chose, 65,536 groups, 16 levels, the root accounted. At

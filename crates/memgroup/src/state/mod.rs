@@ -8,6 +8,7 @@ pub(crate) mod event_counts;
 pub(crate) mod high;
 pub(crate) mod memory;
 pub(crate) mod peak;
+pub(crate) mod settings;
 pub(crate) mod stalls;
 pub(crate) mod stats;
 pub(crate) mod stock_word;

@@ -16,7 +16,9 @@ use crate::tree::shared::Shared;
 /// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it. When the last one is
 /// dropped, all groups are removed. Bytes still charged are accounted until their [`Charge`](crate::Charge)s are dropped. The memory of the
 /// groups goes back then, if it is more than 256 KiB. That waits for a grace period, mostly 10 to 20 ms, and interrupts the CPUs that run the
-/// process (TLB shootdowns). The rest, some hundreds of KiB, is kept for the next hierarchy of the same [`Config`](crate::Config).
+/// process (TLB shootdowns). The rest, some hundreds of KiB, is kept for the next hierarchy of the same [`Config`](crate::Config). If eight wait
+/// already, only their tables are kept, some 100 KiB, and hierarchies of other configurations use them too
+/// ([page](crate::guide::lifetime)).
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy};

@@ -2,8 +2,8 @@
 //!
 //! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can point to their node without a
 //! reference count. When the last handle of a hierarchy is gone and the last byte released, it waits in a pool for the
-//! next hierarchy of the same configuration. So a process keeps at most as many as it had at one time of each configuration, without
-//! their nodes and with little per-CPU memory (`lifecycle::maintenance`).
+//! next hierarchy of the same shape: the settings may be others, the slots and the size of the tables may not. So a process keeps as many as it had
+//! at one time of each shape, or a few more, without their nodes and with little per-CPU memory (`control::release`, `lifecycle::maintenance`).
 //!
 //! Nodes come in chunks of `CHUNK` places. The addresses stay good after a chunk was given back (`memgroup_sync::Chunk`). A chunk goes when
 //! each of its places is free and has given up its record, and a grace period has passed. A thread that is late finds erased nodes.
@@ -26,14 +26,15 @@ use std::time::Instant;
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, Chunk, ChunkPool, Mutex, MutexGuard, RetiredChunk};
+use memgroup_sync::{AtomicRef, Chunk, ChunkPool, FixedU64, Mutex, MutexGuard, RetiredChunk};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
 use crate::base::process;
 use crate::state::budget::Budget;
-use crate::state::config::{CHUNK, Config, ConfigError};
+use crate::state::config::{CHUNK, Config, ConfigError, Shape};
 use crate::state::memory::Memory;
+use crate::state::settings::Settings;
 use crate::state::stats::registry::Registry;
 use crate::state::stats::store::{StatStore, ValuesChunk};
 use crate::state::stock_word::LARGEST_CAP;
@@ -173,9 +174,11 @@ const BUDGET_PARTS: u64 = 4;
 
 /// One hierarchy.
 pub(crate) struct Shared {
-    pub(crate) config: Config,
+    /// The settings of its user.
+    pub(crate) config: Settings,
+    pub(crate) shape: Shape,
     pub(crate) source: SlotSource,
-    pub(crate) stock_cap_max: u64,
+    stock_cap_max: FixedU64,
     pub(crate) budget: Budget,
     pub(crate) memory: Memory,
     pub(crate) tree: Mutex<Tree>,
@@ -210,9 +213,10 @@ impl Shared {
             memgroup_sync::ticks::prepare();
         }
         Ok(Shared {
-            config,
+            config: Settings::new(&config),
+            shape: config.shape(),
             source: config.source,
-            stock_cap_max: config.stock_cap(),
+            stock_cap_max: FixedU64::new(config.stock_cap()),
             budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
             memory: Memory::new(&config)?,
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
@@ -220,7 +224,7 @@ impl Shared {
             highs: OnceLock::new(),
             parts: Parts::new(),
             began: Instant::now(),
-            chunks: (0..config.groups_bound().div_ceil(CHUNK)).map(|_| AtomicRef::none()).collect(),
+            chunks: (0..config.shape().places.div_ceil(CHUNK)).map(|_| AtomicRef::none()).collect(),
             owned: Mutex::new(OwnedNodes {
                 chunks: BTreeMap::new(),
                 limbo: Limbo::new(usize::MAX),
@@ -237,17 +241,38 @@ impl Shared {
         })
     }
 
+    /// Takes a hierarchy without a user over for one with this configuration, which has the same shape. The caller has it out of the pool.
+    pub(crate) fn take_over(&self, config: &Config) {
+        debug_assert!(self.shape == config.shape());
+        if config.scope_time_of > 0 {
+            memgroup_sync::ticks::prepare();
+        }
+        self.config.replace(config);
+        self.stock_cap_max.set(config.stock_cap());
+        self.budget.set_limit(config.stock_budget_bytes);
+        self.memory.stocks.arena().set_float(config.float_bytes, config.decay);
+        self.tree.lock().set_bounds_of_all(config.groups_max, config.depth_max);
+        self.statistics.forget(config);
+        self.parts.reset();
+    }
+
+    /// The largest cap of a stock that serves charges of usual sizes.
+    pub(crate) fn stock_cap_max(&self) -> u64 {
+        self.stock_cap_max.get()
+    }
+
     /// The largest charge that a stock serves. A stock may have a larger cap than others for such charges.
     pub(crate) fn stock_charge_max(&self) -> u64 {
-        if self.stock_cap_max == 0 {
+        let cap_max = self.stock_cap_max();
+        if cap_max == 0 {
             return 0;
         }
-        let share = (self.config.stock_budget_bytes / BUDGET_PARTS).max(1);
-        (1 << share.ilog2()).min(LARGEST_CAP).max(self.stock_cap_max) / 2
+        let share = (self.config.stock_budget_bytes() / BUDGET_PARTS).max(1);
+        (1 << share.ilog2()).min(LARGEST_CAP).max(cap_max) / 2
     }
 
     pub(crate) fn has_stock(&self) -> bool {
-        self.stock_cap_max > 0
+        self.stock_cap_max() > 0
     }
 
     /// The node at a place; `None` where there is none.
@@ -269,7 +294,7 @@ impl Shared {
         let mut owned = self.owned.lock();
         let Some(taken) = take_values(std::iter::repeat_n(store, owned.chunks.len())) else { return false };
         for ((&number, places), (store, values)) in owned.chunks.iter_mut().zip(taken) {
-            places.attach(number * CHUNK, self.config.groups_bound(), store, values);
+            places.attach(number * CHUNK, self.shape.places, store, values);
         }
         true
     }
@@ -363,7 +388,7 @@ impl Shared {
             return false;
         };
         let nodes = places.nodes.cells();
-        for (at, node) in (number * CHUNK..self.config.groups_bound()).zip(nodes) {
+        for (at, node) in (number * CHUNK..self.shape.places).zip(nodes) {
             let place = (at % CHUNK) as usize;
             let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
             node.init(self, NodeId(at), &places.nodes, rare, entries);
@@ -372,7 +397,7 @@ impl Shared {
             }
         }
         for (store, values) in values {
-            places.attach(number * CHUNK, self.config.groups_bound(), store, values);
+            places.attach(number * CHUNK, self.shape.places, store, values);
         }
         // ORDERING: Release; pairs with the Acquire in `node`.
         self.chunks[number as usize].store(nodes.first_chunk(), Ordering::Release);

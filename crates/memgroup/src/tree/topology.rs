@@ -445,6 +445,11 @@ impl Tree {
         (self.bare, self.bare_in) = (0, vec![0]);
     }
 
+    /// Bounds all groups to be made, for the next user of the hierarchy.
+    pub(crate) fn set_bounds_of_all(&mut self, groups_max: u32, depth_max: u32) {
+        (self.groups_max, self.depth_max) = (groups_max, depth_max);
+    }
+
     /// The root of a hierarchy that is used again.
     pub(crate) fn revive_root(&mut self) {
         debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);

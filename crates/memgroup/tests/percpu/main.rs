@@ -9,6 +9,8 @@ mod gauges;
 mod idle;
 mod lifetime;
 #[cfg(target_os = "linux")]
+mod pool;
+#[cfg(target_os = "linux")]
 mod refused;
 mod script;
 mod sections;

@@ -180,7 +180,7 @@ impl SnapshotReader {
 impl Sums {
     /// Adds up all groups of a listing. The figures of those at `positions` are read already.
     fn of(listing: &Listing, positions: &[usize], groups: &[GroupSnapshot]) -> Sums {
-        let account_root = listing.groups[0].group.node().shared().config.account_root;
+        let account_root = listing.groups[0].group.node().shared().config.account_root();
         let held_back = held_back::of_each(listing.groups.iter().map(|listed| listed.group.node()));
         let mut below = vec![Below::default(); listing.groups.len()];
         let mut read = positions.iter().zip(groups).peekable();

@@ -73,7 +73,7 @@ fn hold_down(node: &'static Node, level: &'static Node, bytes: u64, effort: Effo
     let state = &level.high;
     if effort < Effort::Reclaim
         || credit::is_reclaiming()
-        || !level.shared().config.reclaim
+        || !level.shared().config.reclaim()
         || !state.is_fruitful(seen.usage, SLACK_BYTES)
     {
         return;

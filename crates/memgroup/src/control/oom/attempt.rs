@@ -64,7 +64,7 @@ impl OomAttempt {
         if credit::is_reclaiming() {
             return make_room::draw_on_reserve(self.node, until, bytes);
         }
-        if !self.node.shared().config.oom || self.is_given_up {
+        if !self.node.shared().config.oom() || self.is_given_up {
             return false;
         }
         let &mut OomAttempt { node: requester, charge, waits, .. } = self;

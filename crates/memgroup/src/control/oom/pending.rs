@@ -209,7 +209,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn of(shared: &'static Shared) -> Clock {
-        let patience = shared.config.kill_patience.as_nanos();
+        let patience = shared.config.kill_patience().as_nanos();
         Clock { now: shared.nanos(), patience: u64::try_from(patience).unwrap_or(u64::MAX) }
     }
 

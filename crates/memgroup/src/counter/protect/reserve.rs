@@ -44,7 +44,7 @@ fn left_free_below(level: &'static Node, via: Option<(&'static Node, u64)>) -> u
     if is_within(Used::claim) {
         return reserved;
     }
-    let reserve = level.shared().config.protected_reserve_bytes.min(max / 8);
+    let reserve = level.shared().config.protected_reserve_bytes().min(max / 8);
     reserved.max(reserve.min(unfilled_by_others(UNFILLED)))
 }
 

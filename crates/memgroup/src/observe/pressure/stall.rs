@@ -66,7 +66,7 @@ pub(crate) fn stall_that_lasts(node: &'static Node) -> Stall {
 
 /// Begins a stall of a task, which lasts and is of no thread: a future that waits. The task holds the group.
 pub(crate) fn begin_of_task(node: &'static Node) {
-    if node.shared().config.pressure && !cfg!(memgroup_loom) {
+    if node.shared().config.pressure() && !cfg!(memgroup_loom) {
         record::watch();
         begin_at(node, None);
     }
@@ -74,7 +74,7 @@ pub(crate) fn begin_of_task(node: &'static Node) {
 
 /// Ends the stall of a task.
 pub(crate) fn end_of_task(node: &'static Node) {
-    if node.shared().config.pressure && !cfg!(memgroup_loom) {
+    if node.shared().config.pressure() && !cfg!(memgroup_loom) {
         end_at(node, node.generation(), None);
         record::unwatch();
     }
@@ -82,7 +82,7 @@ pub(crate) fn end_of_task(node: &'static Node) {
 
 impl Stall {
     fn new(node: &'static Node, lasts: bool) -> Stall {
-        let is_counted = node.shared().config.pressure && !cfg!(memgroup_loom);
+        let is_counted = node.shared().config.pressure() && !cfg!(memgroup_loom);
         if is_counted {
             begin(node, lasts);
         }

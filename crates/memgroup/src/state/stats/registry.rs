@@ -24,7 +24,8 @@ pub(crate) struct Registry {
     registering: Mutex<Vec<&'static StatStore>>,
     /// The update tree, if all subsystems of the hierarchy share one.
     shared_tree: Option<&'static UpdateTree>,
-    config: Config,
+    /// What new stores are made with.
+    config: Mutex<Config>,
 }
 
 impl Registry {
@@ -37,7 +38,7 @@ impl Registry {
             stores: [const { OnceLock::new() }; SUBSYSTEMS_MAX],
             registering: Mutex::new(Vec::new()),
             shared_tree: (!config.separate_trees).then(|| update_tree(config)),
-            config: *config,
+            config: Mutex::new(*config),
         };
         for (number, (subsystem, records)) in builtin.into_iter().enumerate() {
             let store = registry.make_store(number, subsystem, records);
@@ -50,7 +51,7 @@ impl Registry {
     }
 
     fn make_store(&self, number: usize, subsystem: Subsystem, records: Records) -> &'static StatStore {
-        let updates = self.shared_tree.unwrap_or_else(|| update_tree(&self.config));
+        let updates = self.shared_tree.unwrap_or_else(|| update_tree(&self.config.lock()));
         memgroup_sync::keep(Box::new(StatStore::new(number, subsystem.stats.len(), updates, records)))
     }
 
@@ -130,7 +131,7 @@ impl Registry {
         let store = match failed.iter().position(|store| (store.number, store.words()) == (number, words)) {
             Some(at) => failed.swap_remove(at),
             None => {
-                let records = records(&self.config, subsystem);
+                let records = records(&self.config.lock(), subsystem);
                 let records = records.map_err(|error| subsystem.refuse(Reason::Arena(error)))?;
                 self.make_store(number, subsystem, records)
             }
@@ -144,9 +145,13 @@ impl Registry {
         Ok(store)
     }
 
-    /// Unregisters all but the built-in subsystems, for the hierarchy's next user.
-    pub(crate) fn forget(&self) {
-        self.stores().skip(self.config.builtin().len()).for_each(|store| store.set_subsystem(None));
+    /// Unregisters all but the built-in subsystems, for the hierarchy's next user, who has this configuration of the same shape.
+    pub(crate) fn forget(&self, config: &Config) {
+        *self.config.lock() = *config;
+        self.stores().skip(config.builtin().len()).for_each(|store| store.set_subsystem(None));
+        for store in self.stores().chain(self.registering.lock().iter().copied()) {
+            store.records.arena().set_float(config.float_bytes, config.decay);
+        }
     }
 }
 
@@ -155,6 +160,6 @@ fn records(config: &Config, subsystem: Subsystem) -> Result<Records, ArenaError>
 }
 
 fn update_tree(config: &Config) -> &'static UpdateTree {
-    let tree = UpdateTree::new(config.source.slots(), config.places_max(), config.depth_max);
+    let tree = UpdateTree::new(config.source.slots(), config.shape().places);
     memgroup_sync::keep(Box::new(tree))
 }

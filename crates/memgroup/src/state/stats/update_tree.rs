@@ -11,6 +11,7 @@ use memgroup_sync::{Mutex, MutexGuard};
 
 use crate::base::id::{NodeId, TOP};
 use crate::base::mutation::{self, Mutation};
+use crate::state::config::DEPTH_LARGEST;
 use crate::state::stats::flushed::END;
 use crate::state::stats::store::StatStore;
 use crate::state::stats::tree_copy::TreeCopy;
@@ -61,14 +62,14 @@ struct Last {
 pub(crate) struct Arrival(u64);
 
 impl UpdateTree {
-    pub(crate) fn new(slots: usize, places_max: u32, depth_max: u32) -> UpdateTree {
+    pub(crate) fn new(slots: usize, places_max: u32) -> UpdateTree {
         // Two rows more than slots: for the base words, and for the miss counts.
         let rows = slots + 2;
         let state = FlushState {
             scratch: Scratch::new(rows),
             rows: Vec::with_capacity(rows),
             deltas: Vec::new(),
-            heads: vec![END; depth_max as usize + 1],
+            heads: vec![END; DEPTH_LARGEST as usize + 1],
             members: Vec::new(),
             copy: None,
             last: None,

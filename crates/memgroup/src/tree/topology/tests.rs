@@ -3,7 +3,7 @@ use crate::tree::topology::{ROOT, Tree};
 
 #[test]
 fn releases_left_to_a_thread_are_taken_the_last_first() {
-    let (mut tree, [one, other]) = (Tree::new(10, 2), [(); 2].map(|()| UpdateTree::new(1, 10, 2)));
+    let (mut tree, [one, other]) = (Tree::new(10, 2), [(); 2].map(|()| UpdateTree::new(1, 10)));
     let ids = ["a", "b", "c", "d"].map(|name| tree.create(ROOT, name).unwrap());
     ids[..3].iter().for_each(|&id| tree.leave_unsettled(id, &one));
     tree.leave_unsettled(ids[3], &other);
