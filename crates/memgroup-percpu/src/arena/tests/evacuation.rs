@@ -226,3 +226,50 @@ fn a_victim_is_used_again_before_another_chunk_is_mapped() {
     more.into_iter().chain(blocks.into_values()).for_each(|block| block.free(&arena));
     arena.check();
 }
+
+/// Fills one chunk with blocks of an eighth of a page, and puts `more` into another one.
+fn full_chunk_and(arena: &Arena, more: usize) -> (Vec<Marked>, Vec<Marked>) {
+    arena.admit(0);
+    let eighth = |owner: u32| Marked::new(arena, Shape::new(512, 8), owner, owner + 1);
+    let mut full: Vec<Marked> = (0..128).map(eighth).collect();
+    assert_eq!(arena.stats().chunks, 1);
+    let mut other: Vec<Marked> = (128..).take(more).map(eighth).collect();
+    assert!(arena.stats().chunks == 2 && full.iter().all(|block| block.block.chunk == full[0].block.chunk));
+    full.sort_by_key(|block| block.block.start);
+    other.sort_by_key(|block| block.block.start);
+    (full, other)
+}
+
+#[test]
+fn moves_no_more_blocks_than_their_pages_are_worth() {
+    let _watchdog = Watchdog::over("the moves of one page");
+    let arena = arena(1, PageSize::Kib4);
+    let (full, other) = full_chunk_and(&arena, 8);
+    // The last seven pages of the full chunk have a hole each, and no live block: any block that moves there backs a page.
+    let (pages, leaving) = full.split_at(72);
+    let (holes, leaving): (Vec<_>, Vec<_>) = leaving.iter().enumerate().partition(|(at, _)| at % 8 == 0);
+    holes.into_iter().for_each(|(_, block)| block.free(&arena));
+    leaving.iter().for_each(|(_, block)| arena.leave(block.block));
+    let offers: Vec<_> = std::iter::from_fn(|| arena.begin_move()).take(20).collect();
+    // The first one is moved before it shows that the page's eight blocks would back eight pages (B1).
+    let from: Vec<_> = offers.iter().map(|offer| offer.from).collect();
+    assert_eq!(from, [other[7].block], "a page of blocks moves to more pages than one");
+    arena.check();
+    offers.into_iter().for_each(|offer| arena.free(offer.to));
+    leaving.into_iter().for_each(|(_, block)| arena.free(block.block));
+    pages.iter().chain(&other).for_each(|block| block.free(&arena));
+    arena.check();
+}
+
+#[test]
+fn moves_nothing_for_less_than_a_part_of_the_live_bytes() {
+    let _watchdog = Watchdog::over("the search for a victim");
+    let arena = arena(1, PageSize::Kib4);
+    // Half a page of blocks, of which one would fit into the hole of the full chunk: no page would become empty.
+    let (full, other) = full_chunk_and(&arena, 4);
+    let (hole, rest) = full.split_first().expect("it is full");
+    hole.free(&arena);
+    assert_eq!(arena.begin_move(), None);
+    rest.iter().chain(&other).for_each(|block| block.free(&arena));
+    arena.check();
+}
