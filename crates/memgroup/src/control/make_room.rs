@@ -111,7 +111,8 @@ fn make_room_in(
         let control = ScanControl { waiter: waits, end: Some(end), ..control };
         let stats = reclaim::round(over, control).stats;
         // Without another round: a cache was busy, or may have been missed.
-        let may_give = stats.busy > 0 || stats.marks_moved;
+        let may_have_more = stats.marks_moved || stats.was_emptied;
+        let may_give = stats.busy > 0 || may_have_more;
         // Mostly the kept bytes are enough. A drain visits every group below.
         let attempt = || try_with_kept(node, until, bytes, over, &kept);
         let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
@@ -141,8 +142,8 @@ fn make_room_in(
                 return Step::Full;
             }
             None if fruitless == FRUITLESS_MOST => {
-                // Others moved marks during the last round: they have filled caches.
-                if stats.marks_moved {
+                // Others moved marks or emptied a cache during the last round: they may have filled caches.
+                if may_have_more {
                     *room = Room::NothingLeft;
                 }
                 return Step::Full;

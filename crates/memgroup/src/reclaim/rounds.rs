@@ -66,6 +66,8 @@ pub(crate) struct ScanStats {
     pub(crate) spared_low: bool,
     /// Marks moved meanwhile, so the round may have missed a cache.
     pub(crate) marks_moved: bool,
+    /// A cache was emptied by others between its count and its scan. It may be full again.
+    pub(crate) was_emptied: bool,
 }
 
 impl<'a> ScanControl<'a> {

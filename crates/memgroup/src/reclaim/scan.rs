@@ -226,6 +226,10 @@ impl Call<'_> {
         if asked > 0 && (freed > 0 || !has_stopped) {
             state.freed(freed > 0);
         }
+        // One that says that it holds something, and gives nothing, says so still.
+        if freed == 0 && control.priority == 0 && !has_stopped && !entry.is_out() {
+            control.stats.was_emptied |= entry.count(state.token()) == Count::Empty;
+        }
         self.note(asked, claimed, freed);
         if let Some(requester) = credit.requester() {
             share::count_given(control.sparing.top(), node, requester, freed);

@@ -3,14 +3,17 @@
 //! Two conditions are left out, and have tests of their own. A cache isn't seen before its owner has marked it. And one that another thread scans isn't waited for
 //! beyond its patience: a thread that loses its CPU within a scan looks like a shrinker that hangs. So the patience is an hour here.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memgroup::{Charge, ChargeError, Config, Group, Hierarchy, ShrinkerConfig, SlotSource};
+use memgroup::{
+    Ask, Charge, ChargeError, Config, Count, Group, GroupShrinker, Hierarchy, Scan, ShrinkerConfig,
+    SlotSource,
+};
 use memgroup_percpu::pin_virtual;
 
-use super::cache::{Cache, PAGE, Tenant, parent};
+use super::cache::{Cache, PAGE, Tenant, add, parent};
 
 const LONG: Duration = Duration::from_secs(3600);
 const THREADS: u64 = 4;
@@ -139,6 +142,42 @@ fn no_charge_is_refused_beside_full_caches() {
     }
     println!("{charges} charges");
     assert!(refused.is_empty(), "(slots, pages, refused, refused again) of {charges}: {refused:?}");
+}
+
+/// A cache of ten pages that others empty between its count and its scan, for so many rounds, and fill again. A round makes three calls: after the last one it
+/// is counted as empty once.
+fn emptied(group: &Group, times: u64) -> (Arc<Mutex<Vec<Charge>>>, GroupShrinker) {
+    let held: Arc<Mutex<Vec<Charge>>> = Arc::default();
+    held.lock().unwrap().extend((0..10).map(|_| group.try_charge(PAGE).unwrap()));
+    let (counted, scanned) = (Arc::clone(&held), Arc::clone(&held));
+    let (is_empty, left) = (Arc::new(AtomicBool::new(false)), AtomicU64::new(3 * times));
+    let was_emptied = Arc::clone(&is_empty);
+    let count = move || {
+        let pages = if is_empty.swap(false, Ordering::Relaxed) { 0 } else { counted.lock().unwrap().len() };
+        Count::of(pages as u64 * PAGE, pages as u64)
+    };
+    let scan = move |_: &Ask<'_>| {
+        let is_there = left.load(Ordering::Relaxed) == 0;
+        if !is_there {
+            let is_last = left.fetch_sub(1, Ordering::Relaxed) % 3 == 1;
+            was_emptied.store(is_last, Ordering::Relaxed);
+        }
+        let page = is_there.then(|| scanned.lock().unwrap().pop()).flatten();
+        Scan::Freed { bytes: page.map_or(0, |page| page.bytes()) }
+    };
+    let shrinker = add(group, "pages", count, scan);
+    (held, shrinker)
+}
+
+#[test]
+fn a_cache_that_others_emptied_in_time_and_filled_again_is_asked_once_more() {
+    for times in [1, 3, 7] {
+        let (_hierarchy, parent) = parent(2, 10);
+        let (cached, busy) = (parent.create("cached").unwrap(), parent.create("busy").unwrap());
+        let (held, _shrinker) = emptied(&cached, times);
+        assert!(busy.try_charge(3 * PAGE).is_ok(), "{times} times");
+        assert_eq!(held.lock().unwrap().len(), 7);
+    }
 }
 
 /// The condition under which a full cache is not seen: its owner has put objects into an empty cache, and has not marked it yet.
