@@ -339,6 +339,9 @@ impl ShrinkerSlot {
     /// Has the next walk count the shrinker: it may hold memory now, or several times as much as before. To be called when the first object
     /// came into an empty cache, and when a cache has grown a lot. Until then the last count decides when the shrinker is asked.
     ///
+    /// A cache that was empty isn't seen before this call, whatever came into it meanwhile: charges beside it may be refused. If a thread could lose its CPU
+    /// between the first object and this call while others fill the cache, mark it under the cache's lock, or after each object.
+    ///
     /// It costs about as much as a system call if the slot was not marked. The [`Shrinker::count`] that finds the cache empty after all sees
     /// all that was stored before this call.
     pub fn mark(&self) {
