@@ -1,5 +1,32 @@
 #![doc = include_str!("../README.md")]
 //!
+//! # What the `unsafe` code rests on
+//!
+//! Every safe function is sound whatever its callers do: with wrong slots and indices, with records
+//! and blocks of other arenas, with guards that are forgotten, late, on any thread. Misuse panics,
+//! finds nothing, or leaks memory. The `unsafe` code rests on the following. Each `// SAFETY:`
+//! names the part of it that it uses.
+//!
+//! - **All memory is atomics.** An arena's units hold `AtomicU64` or types of [`PerCpuValue`], the
+//!   one trait that is `unsafe` to implement: zero is a value of them, they are `Sync`, and nothing
+//!   is lost if they are not dropped. So a wrong slot, or a late addition, is never a data race.
+//! - **A unit for each slot.** The address of a copy is base + slot x stride + offset. The slot is
+//!   compared with the arena's number of slots and must be admitted, the offset is within the
+//!   block, and a block lies in one unit.
+//! - **One section for one access.** Flags, number of slots, number of words and base of a
+//!   [`Record`] are read within one section of [`grace`]. So they are of one owner of its cell, or
+//!   zero. The word is lent for no longer than the section.
+//! - **A block has one holder**: a [`Fresh`], a record, an [`Unlinked`], or the limbo. They cannot
+//!   be cloned, and each knows the [`Records`] that it came from. A record is linked and unlinked
+//!   by one thread at a time, and belongs to the same records meanwhile: also where a thread with a
+//!   block comes late to a cell that has another owner by then. A block that was linked is free
+//!   only after a grace period.
+//! - **Chunks are unmapped when nothing is left in them**: no object, no block, and no thread that
+//!   gives their pages back.
+//! - **The system.** The area of a thread's restartable sequences has the fields that its
+//!   registered size covers. The start-up test compares each source of slots with the system's own
+//!   answer, and what a source returns is compared with the number of slots in any case.
+//!
 //! # Order of the modules
 //!
 //! Each module imports only modules above it.
