@@ -10,6 +10,7 @@ use memgroup_percpu::pin_virtual;
 use crate::house::House;
 use crate::ledger::{Held, Member, Orphan, Paper, lock};
 use crate::plan::{Form, Setting, Step};
+use crate::sleepers::Sleepers;
 
 /// The most charges that an actor holds.
 const HELD_MOST: usize = 96;
@@ -18,6 +19,7 @@ pub(crate) const SLACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Actor<'h> {
     pub(crate) house: &'h House,
+    pub(crate) sleepers: &'h Sleepers,
     charges: Vec<Held>,
     pub(crate) slot: usize,
 }
@@ -27,8 +29,8 @@ fn micros(micros: u64) -> Duration {
 }
 
 impl<'h> Actor<'h> {
-    pub(crate) fn new(house: &'h House) -> Actor<'h> {
-        Actor { house, charges: Vec::new(), slot: 0 }
+    pub(crate) fn new(house: &'h House, sleepers: &'h Sleepers) -> Actor<'h> {
+        Actor { house, sleepers, charges: Vec::new(), slot: 0 }
     }
 
     /// Makes a call with a deadline in `after` microseconds, and checks that it returns in time.

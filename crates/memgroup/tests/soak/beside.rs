@@ -9,6 +9,7 @@ use crate::actors::{Actor, SLACK};
 use crate::hostile::{Cache, Tenant};
 use crate::ledger::{Held, Member, lock, numbers};
 use crate::plan::{Ending, Form, Step};
+use crate::sleepers::Wish;
 
 const CACHES_MOST: usize = 24;
 const TENANTS_MOST: usize = 12;
@@ -49,6 +50,17 @@ impl Actor<'_> {
             (hook, _) => drop(hook),
         }
         tenant.free();
+    }
+
+    /// A group from the number `at` on that uses a part of its limit, and a number of bytes for which there is room only when it frees some.
+    fn full_for(&self, at: usize, bytes: u64) -> Option<(Arc<Member>, u64)> {
+        let members = self.house.members();
+        let mut all = (0..members.len()).map(|more| &members[(at + more) % members.len()]);
+        all.find_map(|member| {
+            let (usage, max) = (member.group.usage(), member.group.max()?);
+            let used = usage.min(max);
+            (used > 0).then(|| (Arc::clone(member), max - used + 1 + bytes % used))
+        })
     }
 
     fn watch_events(&self, member: &Member, after: u64) {
@@ -155,6 +167,11 @@ impl Actor<'_> {
             }
             Step::EndTenant { tenant, ending } => {
                 one_of(&house.tenants, tenant).into_iter().for_each(|one| self.end_tenant(&one, ending));
+            }
+            Step::Sleep { group, bytes, as_task } => {
+                if let Some((member, bytes)) = self.full_for(group, bytes) {
+                    self.sleepers.ask(&house.hierarchy, Wish { member, bytes, as_task });
+                }
             }
             Step::FreeLate { says } => house.late.free(says),
             Step::WaitEvents { group, micros } => self.watch_events(&house.member(group), micros),

@@ -53,6 +53,41 @@ pub(crate) fn charges(house: &House) {
     assert!(waits.is_empty(), "no thread is in a call, but these waits are listed: {waits:?}");
 }
 
+/// Checks that no shrinker call is owed: a reclaim of all bytes of a group asks each cache below it that is marked. It also checks that no group is dying
+/// without a byte or a handle.
+pub(crate) fn nothing_is_owed(house: &House) {
+    let caches = lock(&house.caches).clone();
+    let reports = house.hierarchy.shrinkers();
+    let owing: Vec<_> =
+        caches.iter().filter_map(|cache| Some((cache, cache.asked_if_owed(&reports)?))).collect();
+    let rests = house.figures.rests.fetch_add(1, Ordering::Relaxed) as usize;
+    // The caches are left alone every other time, so that they grow.
+    if rests.is_multiple_of(2) && !owing.is_empty() {
+        let top = &owing[rests / 2 % owing.len()].0.member.group;
+        top.reclaim(u64::MAX, Instant::now() + Duration::from_secs(60));
+        for (cache, before) in owing {
+            let group = &cache.member.group;
+            let levels = std::iter::successors(Some(group.clone()), Group::parent);
+            let mut below = levels.clone().take_while(|level| level != top);
+            let is_below = levels.clone().any(|level| level == *top);
+            // Bytes within the `min` of a group are not reclaimed for those above it.
+            if is_below && below.all(|level| level.min() == 0) {
+                let path = group.path();
+                assert!(
+                    cache.asked() > before,
+                    "the cache of {path} is marked, and a reclaim of all did not ask it"
+                );
+                house.figures.count(|figures| &figures.owed, 1);
+            }
+        }
+    }
+    let held: Vec<_> = accounts(house).iter().map(|account| account.path.clone()).collect();
+    for group in house.hierarchy.snapshot().groups.iter().filter(|group| !group.online) {
+        let is_kept = group.usage_exact_bytes > 0 || held.contains(&group.path);
+        assert!(is_kept, "{} is dying without a byte or a handle", group.path);
+    }
+}
+
 /// All comparisons.
 pub(crate) fn all(house: &House) {
     charges(house);

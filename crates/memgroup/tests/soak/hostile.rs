@@ -4,21 +4,38 @@
 //! It keeps no other rule of the interface.
 
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use memgroup::{
     Ask, Count, Group, GroupShrinker, KillAnswer, KillRegistration, KillRequest, Scan, Shrinker,
-    ShrinkerConfig,
+    ShrinkerConfig, ShrinkerReport,
 };
 
 use crate::ledger::{Held, Member, lock};
 use crate::plan::Manner;
 use crate::random::Random;
+use crate::sleepers::CALLS;
 
 /// A callback that misbehaves does so once in this many calls, on average.
 const MISCHIEF: u64 = 4;
+
+/// A call of a callback, until it returns or panics.
+struct Call;
+
+impl Call {
+    fn begin() -> Call {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        Call
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        CALLS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 fn hang(random: &Mutex<Random>) {
     let micros = lock(random).below(1500);
@@ -44,6 +61,10 @@ pub(crate) struct Cache {
     own: Mutex<Option<GroupShrinker>>,
     /// Takes the pages that another thread frees later.
     late: Arc<Late>,
+    /// It was marked since it last said that it is empty.
+    is_marked: AtomicBool,
+    /// How often it was counted or scanned.
+    asked: AtomicU64,
 }
 
 /// Charges that another thread is to free.
@@ -89,6 +110,8 @@ impl Cache {
             random: Mutex::new(Random(seed | 1)),
             own: Mutex::default(),
             late: Arc::clone(late),
+            is_marked: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
         });
         let patience = Duration::from_micros(if seed.is_multiple_of(2) { 500 } else { 100_000 });
         let config = ShrinkerConfig::new(format!("{manner:?}"))
@@ -107,6 +130,10 @@ impl Cache {
             lock(&self.pages).push(Held::plain(&self.member, charge));
         }
         if let Some(own) = &*lock(&self.own) {
+            // Under the lock of the pages: a count that found none has said so before, or finds these.
+            let pages = lock(&self.pages);
+            self.is_marked.store(!pages.is_empty(), Ordering::SeqCst);
+            drop(pages);
             own.mark();
         }
         pages
@@ -119,6 +146,22 @@ impl Cache {
     /// Runs `act` on the cache's registration, if it has one.
     pub(crate) fn with_registration<T>(&self, act: impl FnOnce(&GroupShrinker) -> T) -> Option<T> {
         lock(&self.own).as_ref().map(act)
+    }
+
+    /// How often it was asked, if reclaim must find it: it is registered, marked and not quarantined, and has pages.
+    pub(crate) fn asked_if_owed(&self, reports: &[ShrinkerReport]) -> Option<u64> {
+        let id = self.with_registration(|own| own.registration().id())?;
+        let is_well = reports.iter().any(|report| report.id == id && report.quarantine.is_none());
+        let is_owed = is_well
+            && self.member.group.is_online()
+            && self.is_marked.load(Ordering::SeqCst)
+            && !lock(&self.pages).is_empty();
+        is_owed.then(|| self.asked.load(Ordering::SeqCst))
+    }
+
+    /// How often it was asked.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// Drops all pages.
@@ -162,16 +205,23 @@ impl Cache {
 
 impl Shrinker for Cache {
     fn count(&self, _: u64) -> Count {
+        let _call = Call::begin();
+        self.asked.fetch_add(1, Ordering::SeqCst);
         match (self.manner, mischief(&self.random, self.manner)) {
             (Manner::Lies, Manner::Lies) => return Count::Holds { bytes: u64::MAX / 2, objects: 1 },
             (Manner::Panics, Manner::Panics) if lock(&self.random).below(8) == 0 => panic_quietly(),
             _ => {}
         }
         let Ok(pages) = self.pages.try_lock() else { return Count::Unknown };
+        if pages.is_empty() {
+            self.is_marked.store(false, Ordering::SeqCst);
+        }
         Count::of(pages.iter().map(Held::bytes).sum(), pages.len() as u64)
     }
 
     fn scan(&self, ask: &Ask<'_>) -> Scan {
+        let _call = Call::begin();
+        self.asked.fetch_add(1, Ordering::SeqCst);
         match mischief(&self.random, self.manner) {
             Manner::Honest => self.free(ask.bytes(), false),
             Manner::FreesLate => self.free(ask.bytes(), true),
@@ -273,6 +323,7 @@ impl Tenant {
     }
 
     fn told(&self, killing: &KillRequest<'_>) -> KillAnswer {
+        let _call = Call::begin();
         let free = |late: bool| {
             let Ok(mut memory) = self.memory.try_lock() else { return 0 };
             let memory = std::mem::take(&mut *memory);

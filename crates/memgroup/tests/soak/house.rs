@@ -23,6 +23,12 @@ pub(crate) struct Figures {
     pub(crate) reclaimed: AtomicU64,
     /// Groups that were checked for a stock.
     pub(crate) checked: AtomicU64,
+    /// Waits that were looked at in quiet moments.
+    pub(crate) slept: AtomicU64,
+    /// How often all actors met.
+    pub(crate) rests: AtomicU64,
+    /// Caches that a reclaim had to ask.
+    pub(crate) owed: AtomicU64,
 }
 
 impl Figures {

@@ -21,6 +21,7 @@ mod plan;
 #[path = "../random/mod.rs"]
 mod random;
 mod rest;
+mod sleepers;
 mod watchdog;
 
 use std::io::Write as _;
@@ -33,6 +34,7 @@ use actors::Actor;
 use house::House;
 use plan::Plan;
 use rest::Rest;
+use sleepers::{EndsSleep, Sleepers};
 use watchdog::Doings;
 
 /// Steps of one actor between two full checks.
@@ -58,16 +60,22 @@ fn say(line: std::fmt::Arguments<'_>) {
     _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// Threads that wait beside several actors. A single actor is checked after each step, when nothing else may be under way.
+fn sleepers(actors: usize) -> usize {
+    if cfg!(target_os = "linux") && actors > 1 { actors } else { 0 }
+}
+
 /// Runs `actors` actors with `steps` steps in all, and returns the hierarchy and its figures for further checks.
 fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
     say(format_args!("soak: seed {seed}, {actors} actors on {slots} slots, {steps} steps"));
     let house = House::new(slots, seed);
     let doings = Arc::new(Doings::new(actors));
-    let watchdog = watchdog::watch(&house.hierarchy, &doings, seed);
+    let sleepers = Arc::new(Sleepers::new(sleepers(actors)));
+    let watchdog = watchdog::watch(&house.hierarchy, &doings, &sleepers, seed);
     let rest = Rest::new(actors);
     let each = steps.div_ceil(actors as u64);
     let work = |number: usize| {
-        let mut actor = Actor::new(&house);
+        let mut actor = Actor::new(&house, &sleepers);
         for (count, step) in (0..each).zip(Plan::new(seed, number)) {
             doings.begin(number, format!("step {count}: {step:?}"));
             actor.step(step);
@@ -76,13 +84,20 @@ fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
             }
             if (count + 1).is_multiple_of(STEPS_BETWEEN) {
                 doings.begin(number, "rests".to_owned());
-                if !rest.all(|| check::all(&house)) {
+                let look = || {
+                    sleepers.check(&house);
+                    check::nothing_is_owed(&house);
+                    check::all(&house);
+                };
+                if !rest.all(look) {
                     return;
                 }
             }
         }
     };
     std::thread::scope(|scope| {
+        let asleep = sleepers.begin(scope);
+        let ends = EndsSleep(&sleepers, &house.hierarchy);
         let threads: Vec<_> = (0..actors)
             .map(|number| {
                 let (work, rest) = (&work, &rest);
@@ -102,7 +117,11 @@ fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
                 resume_unwind(panic)
             });
         }
+        sleepers.check(&house);
+        drop(ends);
+        asleep.into_iter().for_each(|sleeper| sleeper.join().unwrap());
     });
+    check::nothing_is_owed(&house);
     check::all(&house);
     house.clear();
     check::nothing_is_left(&house);
@@ -123,6 +142,11 @@ fn assert_lively(houses: &[House]) {
         ("waits", sum(|house| &house.figures.waits)),
         ("bytes reclaimed by hand", sum(|house| &house.figures.reclaimed)),
         ("kills", sum(|house| &house.deaths)),
+        (
+            "waits in quiet moments",
+            if cfg!(target_os = "linux") { sum(|house| &house.figures.slept) } else { 1 },
+        ),
+        ("caches that had to be asked", sum(|house| &house.figures.owed)),
     ] {
         assert!(figure > 0, "no {name}");
     }
@@ -173,13 +197,39 @@ fn the_watchdog_names_every_waiter_and_its_group() {
     });
 }
 
+/// At the next quiet moment after an uncharge, a wait that fits is over. Where it is not, `Sleepers::check` says so, without a clock.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_waiter_that_fits_is_served_before_the_next_quiet_moment() {
+    for as_task in [false, true] {
+        let house = House::new(2, 1);
+        house.create(&house.member(0), "full");
+        let member = house.member(1);
+        member.group.set_max(4096).unwrap();
+        let held = member.group.try_charge(4096).unwrap();
+        let sleepers = Sleepers::new(1);
+        let _watchdog = xtask::Watchdog::over("a wait of one sleeper");
+        std::thread::scope(|scope| {
+            sleepers.begin(scope);
+            let _ends = EndsSleep(&sleepers, &house.hierarchy);
+            sleepers.ask(&house.hierarchy, sleepers::Wish { member, bytes: 100, as_task });
+            while house.hierarchy.waits().is_empty() {
+                std::thread::yield_now();
+            }
+            drop(held);
+            sleepers.check(&house);
+        });
+        house.clear();
+    }
+}
+
 /// Repeats the run until the time is over, each time with another seed. It prints a line of figures every ten seconds.
 #[test]
 #[ignore = "goes on for as long as MEMGROUP_SOAK_SECONDS says"]
 fn agrees_with_the_ledger_until_time_is_over() {
     let seconds = variable("MEMGROUP_SOAK_SECONDS").unwrap_or(60);
     let (began, mut said) = (Instant::now(), Instant::now());
-    let (mut done, mut figures) = (0, [0; 4]);
+    let (mut done, mut figures) = (0, [0; 6]);
     for seed in seed().. {
         // The seed decides them, so that the seed alone repeats a run.
         let (slots, actors) = ([8, 128, 2][(seed % 3) as usize], [1, 3, 4, 6][(seed % 4) as usize]);
@@ -187,14 +237,16 @@ fn agrees_with_the_ledger_until_time_is_over() {
         let steps = if actors == 1 { 4_000 } else { 20_000 };
         let house = run(slots, actors, steps, seed);
         done += steps;
-        let counts = [&house.figures.refusals, &house.figures.waits, &house.deaths, &house.figures.groups];
+        let House { figures: all, .. } = &house;
+        let counts = [&all.refusals, &all.waits, &house.deaths, &all.groups, &all.slept, &all.owed];
         figures.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         if said.elapsed() >= Duration::from_secs(10) {
             said = Instant::now();
-            let [refusals, waits, kills, groups] = figures;
+            let [refusals, waits, kills, groups, slept, owed] = figures;
             let time = began.elapsed().as_secs();
             say(format_args!(
-                "soak: {time} s, {done} steps, {refusals} refusals, {waits} waits, {kills} kills, {groups} groups made"
+                "soak: {time} s, {done} steps, {refusals} refusals, {waits} waits, {kills} kills, {groups} groups made, \
+                 {slept} waits and {owed} caches checked"
             ));
         }
         if seconds > 0 && began.elapsed() >= Duration::from_secs(seconds) {

@@ -195,6 +195,12 @@ pub(crate) enum Step {
     FreeLate {
         says: bool,
     },
+    /// Has another thread wait for room, without a deadline.
+    Sleep {
+        group: usize,
+        bytes: u64,
+        as_task: bool,
+    },
     WaitEvents {
         group: usize,
         micros: u64,
@@ -351,7 +357,10 @@ impl Iterator for Plan {
             580..600 => Step::Split { charge: at, part: self.random.bytes(15) },
             600..615 => Step::Merge { charge: at, other },
             615..645 => Step::Move { charge: at, group: other },
-            645..655 => Step::Convert { charge: at },
+            645..650 => Step::Convert { charge: at },
+            650..655 => {
+                Step::Sleep { group: at, bytes: self.random.bytes(18), as_task: self.random.below(2) == 0 }
+            }
             655..670 => Step::Orphan { charge: at },
             670..685 => Step::Bury { orphan: at },
             685..695 => Step::Squeeze { group: at, eighths: self.random.below(8) },

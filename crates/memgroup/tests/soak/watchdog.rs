@@ -9,6 +9,7 @@ use memgroup::Hierarchy;
 use xtask::Watchdog;
 
 use crate::ledger::lock;
+use crate::sleepers::Sleepers;
 
 /// The current step of each actor.
 pub(crate) struct Doings {
@@ -54,7 +55,13 @@ pub(crate) fn report(hierarchy: &Hierarchy, doings: &Doings, seed: u64) -> Strin
 }
 
 /// Watches the actors until the result is dropped.
-pub(crate) fn watch(hierarchy: &Hierarchy, doings: &Arc<Doings>, seed: u64) -> Watchdog {
+pub(crate) fn watch(
+    hierarchy: &Hierarchy,
+    doings: &Arc<Doings>,
+    sleepers: &Arc<Sleepers>,
+    seed: u64,
+) -> Watchdog {
+    let sleepers = Arc::clone(sleepers);
     let (hierarchy, seen, doings) = (hierarchy.clone(), Arc::clone(doings), Arc::clone(doings));
-    Watchdog::new(move || seen.steps(), move || report(&hierarchy, &doings, seed))
+    Watchdog::new(move || seen.steps(), move || report(&hierarchy, &doings, seed) + &sleepers.report())
 }
