@@ -4,7 +4,8 @@
 //! cargo run --release -p memgroup-alloc --example limit_cost
 //! ```
 //!
-//! It prints processor time, in nanoseconds and over that of a thread without a group: medians of rounds that alternate.
+//! It prints processor time, in nanoseconds and over that of a thread without a group: medians of
+//! rounds that alternate.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;

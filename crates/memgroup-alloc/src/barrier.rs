@@ -2,8 +2,8 @@
 //!
 //! - I1. When [`make`] returns `true`, each thread of the process has executed a full barrier since
 //!   the call, or did not run and executes one before it runs again.
-//! - I2. Once [`make`] has returned `false`, no later call returns `true`: a sandbox that was set up
-//!   after the start forbids the call. Then records learn that nothing stops their stores
+//! - I2. Once [`make`] has returned `false`, no later call returns `true`: a sandbox that was set
+//!   up after the start forbids the call. Then records learn that nothing stops their stores
 //!   (`records` E1).
 
 #![allow(unsafe_code)]
@@ -35,8 +35,8 @@ fn register_and_make() -> bool {
 
 /// Returns whether threads may rely on [`make`].
 pub(crate) fn is_offered() -> bool {
-    // ORDERING: Relaxed, all, and in `make`; an answer by itself. A thread that finds an older one makes
-    // the call, and finds out.
+    // ORDERING: Relaxed, all, and in `make`; an answer by itself. A thread that finds an older one
+    // makes the call, and finds out.
     if STATE.load(Ordering::Relaxed) == UNKNOWN {
         let state = if register_and_make() { OFFERED } else { ABSENT };
         // ORDERING: as above.

@@ -17,19 +17,24 @@
 //!
 //! # What the unsafe code rests on
 //!
-//! Only `records`, `barrier`, `thread`, `block` and `allocator` have unsafe code. It rests on these facts, whatever safe functions
-//! are called, in whichever order, and whichever tokens and scopes are forgotten:
+//! Only `records`, `barrier`, `thread`, `block` and `allocator` have unsafe code. It rests on these
+//! facts, whatever safe functions are called, in whichever order, and whichever tokens and scopes
+//! are forgotten:
 //!
-//! - *Blocks.* A program's pointer lies behind a header that this crate wrote, in a block of the inner allocator with the layout
-//!   that follows from the program's (`block` I1, I2). The caller of `GlobalAlloc` promises the layout. No safe function gets, makes or
-//!   returns such a pointer; [`Allocator::inner`] gives the inner allocator itself, whose methods are unsafe.
-//! - *Owners.* A header and a slot hold an owner as its address. An owner is a reference to a node that is never unmapped, so a stale
-//!   one is a wrong group and never wrong memory. Safe code can make no owner from a number.
-//! - *Records.* A record is never freed, so a thread's pointer to it stays good: after the thread's end, and in the child of a fork.
-//!   All of its fields are atomics, so no order of calls is a data race. The protocol of its words (`records` I3) keeps bytes from being lost or
-//!   counted twice, and no memory depends on it.
-//! - *Unwinding.* The engine panics if more is uncharged than was charged, which safe code can have it do by wrong numbers in other
-//!   calls. The functions that call it are `extern "C"`, so such a panic ends the process and does not unwind through `GlobalAlloc`.
+//! - *Blocks.* A program's pointer lies behind a header that this crate wrote, in a block of the
+//!   inner allocator with the layout that follows from the program's (`block` I1, I2). The caller
+//!   of `GlobalAlloc` promises the layout. No safe function gets, makes or returns such a pointer;
+//!   [`Allocator::inner`] gives the inner allocator itself, whose methods are unsafe.
+//! - *Owners.* A header and a slot hold an owner as its address. An owner is a reference to a node
+//!   that is never unmapped, so a stale one is a wrong group and never wrong memory. Safe code can
+//!   make no owner from a number.
+//! - *Records.* A record is never freed, so a thread's pointer to it stays good: after the thread's
+//!   end, and in the child of a fork. All of its fields are atomics, so no order of calls is a data
+//!   race. The protocol of its words (`records` I3) keeps bytes from being lost or counted twice,
+//!   and no memory depends on it.
+//! - *Unwinding.* The engine panics if more is uncharged than was charged, which safe code can have
+//!   it do by wrong numbers in other calls. The functions that call it are `extern "C"`, so such a
+//!   panic ends the process and does not unwind through `GlobalAlloc`.
 
 #![cfg_attr(feature = "nightly", feature(alloc_error_hook))]
 

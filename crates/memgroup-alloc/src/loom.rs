@@ -225,7 +225,8 @@ fn loom_finds_the_refusal_that_does_not_wait_for_a_thread_between_two_stores() {
     mutation::with(Mutation::CollectsWithoutWaiting, || memgroup_sync::model(a_free_beside_a_refusal));
 }
 
-/// The same, but the barrier is lost. Later the thread has seen that, and its bytes can be taken without one.
+/// The same, but the barrier is lost. Later the thread has seen that, and its bytes can be taken
+/// without one.
 fn a_free_beside_a_refusal_without_the_barrier() {
     let shared = Shared::new();
     let (group, record) = (&shared.group, shared.record());

@@ -5,25 +5,25 @@
 //!   them. Loom: `loom_a_thread_that_ends_loses_no_bytes`.
 //! - I2. A record is claimed by one thread at a time: by a compare-and-swap that sets CLAIMED.
 //! - I3. The owner of a record changes a word of it by a store only while the record is *busy*, and
-//!   its state is CLAIMED alone. Another thread changes words by compare-and-swap, as the owner does
-//!   outside of a busy stretch, and only if the owner stores nothing: it *is* the owner; or it has
-//!   stopped the record, and that had no owner then; or it has stopped the record, made the barrier,
-//!   and waited until the record is not busy; or the owner has proven that it saw CEASED.
+//!   its state is CLAIMED alone. Another thread changes words by compare-and-swap, as the owner
+//!   does outside of a busy stretch, and only if the owner stores nothing: it *is* the owner; or it
+//!   has stopped the record, and that had no owner then; or it has stopped the record, made the
+//!   barrier, and waited until the record is not busy; or the owner has proven that it saw CEASED.
 //!   Loom: `loom_a_free_beside_a_refusal_loses_no_unit`,
 //!   `loom_a_refusal_without_the_barrier_loses_no_unit`.
-//! - I4. A mark (DUE) is set after a word of the record was found that should change. The owner takes
-//!   the mark before it looks at the words. So either it finds the reason for the mark, or the mark
-//!   is set again. Loom: `loom_a_marked_record_is_settled_by_its_thread`.
+//! - I4. A mark (DUE) is set after a word of the record was found that should change. The owner
+//!   takes the mark before it looks at the words. So either it finds the reason for the mark, or
+//!   the mark is set again. Loom: `loom_a_marked_record_is_settled_by_its_thread`.
 //! - E1. enter ↔ stop: the owner marks the record busy, fences, and looks at the state. The other
 //!   thread stops the record, fences, and looks whether it is busy. One sees the other. The owner's
 //!   fence is one for the compiler alone, because the other's is a barrier on all processors
-//!   (`membarrier`). Where the system has no such barrier, each record is made with CEASED. Where the
-//!   barrier is lost later, each gets CEASED then, and its owner proves it when it has seen it.
-//! - E2. give back ↔ mark: both are RMWs of the state. The thread that ends sees the mark and settles
-//!   the record, or the one that marks it sees no owner, and takes the bytes itself.
-//!   Loom: `loom_a_removal_beside_the_end_of_a_thread_leaves_nothing`.
-//! - P1. A thread that stops a record waits for a few instructions of its owner, or until the system
-//!   lets it run.
+//!   (`membarrier`). Where the system has no such barrier, each record is made with CEASED. Where
+//!   the barrier is lost later, each gets CEASED then, and its owner proves it when it has seen it.
+//! - E2. give back ↔ mark: both are RMWs of the state. The thread that ends sees the mark and
+//!   settles the record, or the one that marks it sees no owner, and takes the bytes itself. Loom:
+//!   `loom_a_removal_beside_the_end_of_a_thread_leaves_nothing`.
+//! - P1. A thread that stops a record waits for a few instructions of its owner, or until the
+//!   system lets it run.
 //! - P2. The child of a fork has one thread. No record there is busy with, or stopped by, a thread
 //!   that the child lacks, and none has bytes (`begin_child`).
 
@@ -138,7 +138,8 @@ impl Record {
         self.slots.at(self.last.load(Ordering::Relaxed) as usize)
     }
 
-    /// The slot of `key`, or one without an owner, and the most units that it holds back. It is the last one from now on.
+    /// The slot of `key`, or one without an owner, and the most units that it holds back. It is the
+    /// last one from now on.
     pub(crate) fn find(&self, key: Key) -> Option<(&Slot, u64)> {
         let at = self.slots.find(key)?;
         // ORDERING: Relaxed, all; of the owning thread alone.
@@ -195,8 +196,8 @@ impl Record {
         self.leave();
         // ORDERING: Relaxed; the state was acquired in `enter`, and CEASED never goes.
         if self.state.load(Ordering::Relaxed) & CEASED != 0 {
-            // ORDERING: Release; pairs with the Acquire in `is_still`: the stores before are seen, and
-            // no other follows (I3).
+            // ORDERING: Release; pairs with the Acquire in `is_still`: the stores before are seen,
+            // and no other follows (I3).
             self.is_proven.store(true, Ordering::Release);
         }
     }
@@ -207,14 +208,16 @@ impl Record {
         self.state.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Stops a record that no thread owns. Returns `false` if one does. A thread that claims it later makes no stores before `go_on`.
+    /// Stops a record that no thread owns. Returns `false` if one does. A thread that claims it
+    /// later makes no stores before `go_on`.
     fn stop_without_owner(&self) -> bool {
         // ORDERING: Relaxed; a look, the RMW decides.
         if self.state.load(Ordering::Relaxed) & CLAIMED != 0 {
             return false;
         }
-        // ORDERING: Acquire; pairs with the Release in `give_back`: the stores of the owner before are seen. A claim is an RMW too, so it comes
-        // before this one, which sees it, or after, and sees the stop.
+        // ORDERING: Acquire; pairs with the Release in `give_back`: the stores of the owner before
+        // are seen. A claim is an RMW too, so it comes before this one, which sees it, or after,
+        // and sees the stop.
         if self.state.fetch_add(1, Ordering::Acquire) & CLAIMED == 0 {
             return true;
         }
@@ -237,14 +240,17 @@ impl Record {
         self.state.fetch_sub(1, Ordering::Release);
     }
 
-    /// Has the owner look through its slots (`settle`) at its next block. Returns whether there is an owner.
+    /// Has the owner look through its slots (`settle`) at its next block. Returns whether there is
+    /// an owner.
     pub(crate) fn mark_due(&self) -> bool {
-        // ORDERING: AcqRel; Release pairs with the Acquire in `settle`: the owner finds the reason for the mark. Acquire pairs with
-        // the Release in `give_back`: the stores of the owner that left.
+        // ORDERING: AcqRel; Release pairs with the Acquire in `settle`: the owner finds the reason
+        // for the mark. Acquire pairs with the Release in `give_back`: the stores of the owner that
+        // left.
         self.state.fetch_or(DUE, Ordering::AcqRel) & CLAIMED != 0
     }
 
-    /// Forbids stores for ever: the barrier is lost. The owner settles the record when it sees that.
+    /// Forbids stores for ever: the barrier is lost. The owner settles the record when it sees
+    /// that.
     fn cease(&self) {
         // ORDERING: AcqRel, as in `mark_due`.
         self.state.fetch_or(CEASED | DUE, Ordering::AcqRel);
@@ -263,7 +269,8 @@ impl Record {
             return;
         }
         let takes_mark = || {
-            // ORDERING: AcqRel; Acquire pairs with the Release in `mark_due` (I4). Release, as in `go_on`.
+            // ORDERING: AcqRel; Acquire pairs with the Release in `mark_due` (I4). Release, as in
+            // `go_on`.
             self.state.fetch_and(!DUE, Ordering::AcqRel)
         };
         if mutation::active(Mutation::LooksBeforeTheMark) {
@@ -275,7 +282,8 @@ impl Record {
         }
     }
 
-    /// Returns whether the owner makes no store now, nor later: the caller may change words by compare-and-swap (I3).
+    /// Returns whether the owner makes no store now, nor later: the caller may change words by
+    /// compare-and-swap (I3).
     fn is_still(&self, is_own: bool) -> bool {
         // ORDERING: Relaxed; of this thread, if it is the owner.
         let is_between = self.is_busy.load(Ordering::Relaxed);
@@ -283,11 +291,12 @@ impl Record {
         is_own && !is_between || self.is_proven.load(Ordering::Acquire)
     }
 
-    /// In the child of a fork: the threads that were between two stores, or had stopped the record, are not there to go on. The bytes
-    /// are those of groups that the child does not charge.
+    /// In the child of a fork: the threads that were between two stores, or had stopped the record,
+    /// are not there to go on. The bytes are those of groups that the child does not charge.
     #[cfg(not(memgroup_loom))]
     pub(crate) fn begin_child(&self, allows_stores: bool) {
-        // ORDERING: Relaxed, all; the child has one thread, and the start of each other orders them.
+        // ORDERING: Relaxed, all; the child has one thread, and the start of each other orders
+        // them.
         self.is_busy.store(false, Ordering::Relaxed);
         // ORDERING: as above.
         self.is_proven.store(!allows_stores, Ordering::Relaxed);
@@ -337,8 +346,8 @@ impl Record {
         // ORDERING: Relaxed; a look, the compare-and-swap decides.
         let mut state = self.state.load(Ordering::Relaxed);
         while state & CLAIMED == 0 {
-            // ORDERING: Acquire; pairs with the Release in `give_back`: the words and the numbers of the owner before are seen.
-            // Failure Relaxed; nothing is read.
+            // ORDERING: Acquire; pairs with the Release in `give_back`: the words and the numbers
+            // of the owner before are seen. Failure Relaxed; nothing is read.
             match self.state.compare_exchange_weak(
                 state,
                 state | CLAIMED,
@@ -357,8 +366,8 @@ impl Record {
         false
     }
 
-    /// The thread ends, and another may have the record with the bytes in it. Returns `false` if the record is due: then
-    /// the caller is still its owner, settles it, and comes again (E2).
+    /// The thread ends, and another may have the record with the bytes in it. Returns `false` if
+    /// the record is due: then the caller is still its owner, settles it, and comes again (E2).
     pub(crate) fn give_back(&self) -> bool {
         // ORDERING: Relaxed; the compare-and-swap decides.
         let mut state = self.state.load(Ordering::Relaxed);
@@ -366,7 +375,8 @@ impl Record {
             if state & DUE != 0 && !mutation::active(Mutation::EndsWhileDue) {
                 return false;
             }
-            // ORDERING: Release; pairs with the Acquire in `claim` and `mark_due`. Failure Relaxed; nothing is read.
+            // ORDERING: Release; pairs with the Acquire in `claim` and `mark_due`. Failure Relaxed;
+            // nothing is read.
             match self.state.compare_exchange_weak(
                 state,
                 state & !CLAIMED,
@@ -379,7 +389,8 @@ impl Record {
         }
     }
 
-    /// The same where the record cannot be settled. The next owner does that, or a thread that collects.
+    /// The same where the record cannot be settled. The next owner does that, or a thread that
+    /// collects.
     pub(crate) fn give_back_due(&self) {
         // ORDERING: Release, as above.
         self.state.fetch_and(!CLAIMED, Ordering::Release);
@@ -433,11 +444,13 @@ impl Records {
         }
     }
 
-    /// Shows each slot with an owner to `ask`, and gives the units that it wants out to `taken`. The caller's own record is `own`.
+    /// Shows each slot with an owner to `ask`, and gives the units that it wants out to `taken`.
+    /// The caller's own record is `own`.
     ///
-    /// Where the answer is [`Answer::CloseSoon`], the units of other threads' records stay for their threads to take out, at their next
-    /// block. For the other answers `barrier` is called once, if a thread other than this one has such units, or such a slot. Returns
-    /// `false` if the barrier was needed, and could not be made: then units stay, too.
+    /// Where the answer is [`Answer::CloseSoon`], the units of other threads' records stay for
+    /// their threads to take out, at their next block. For the other answers `barrier` is called
+    /// once, if a thread other than this one has such units, or such a slot. Returns `false` if the
+    /// barrier was needed, and could not be made: then units stay, too.
     pub(crate) fn collect(
         &self,
         own: Option<&Record>,

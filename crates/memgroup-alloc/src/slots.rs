@@ -99,7 +99,8 @@ pub(crate) struct Opened {
     pub(crate) units: u64,
     /// It was the owner's before, and no thread has closed it since.
     pub(crate) was_open: bool,
-    /// The units that left it, with their owner: those of another owner, or of the same if there were too many for a word.
+    /// The units that left it, with their owner: those of another owner, or of the same if there
+    /// were too many for a word.
     pub(crate) left: Option<(Key, u64)>,
 }
 

@@ -3,10 +3,11 @@
 //! - I1. No thread-local here has a destructor, and none allocates. So blocks may be allocated and freed at any time in a thread's life.
 //! - I2. The end of a thread is told by a key of the system's threads (`pthread_key_create`). Its record goes back then, with the bytes in it. A
 //!   block that the thread allocates or frees later borrows a record for that one call.
-//! - I3. Within the engine no block is charged, and the engine is not called: the bytes of blocks that
-//!   are freed there stay in the slots, and the record is marked. So is one from which another thread
-//!   wants bytes that it cannot take (`records` I4). A marked record allows no stores, so the thread's
-//!   next block outside of the engine comes to the slow path, which settles the record.
+//! - I3. Within the engine no block is charged, and the engine is not called: the bytes of blocks
+//!   that are freed there stay in the slots, and the record is marked. So is one from which another
+//!   thread wants bytes that it cannot take (`records` I4). A marked record allows no stores, so
+//!   the thread's next block outside of the engine comes to the slow path, which settles the
+//!   record.
 //! - I4. No panic leaves this file, because it would unwind through `GlobalAlloc`. The slow paths are `extern "C"`, so a panic of the engine aborts.
 //! - I5. While the engine works for a block, the thread is within the engine. So blocks that the engine allocates are charged to no group, and no call
 //!   comes back here.
@@ -89,7 +90,8 @@ fn owner_of_new() -> Option<Owner> {
     if mode::is_uncounted() { None } else { block::current() }
 }
 
-/// Makes the engine and this allocator known to each other. The engine allocates for the first hierarchy, so it is the first that calls.
+/// Makes the engine and this allocator known to each other. The engine allocates for the first
+/// hierarchy, so it is the first that calls.
 #[inline(always)]
 fn begin() {
     static HAS_BEGUN: AtomicBool = AtomicBool::new(false);

@@ -74,7 +74,8 @@ fn without_the_barrier_held_back_bytes_stay_until_their_threads_next_block() {
     assert!(held_back(&tenant) > 0 && held_back(&removed) > 0);
     seccomp::forbid_membarrier();
 
-    // The bytes of a thread that may be between two stores stay, also where they make a charge fail.
+    // The bytes of a thread that may be between two stores stay, also where they make a charge
+    // fail.
     let before = held_back(&tenant);
     tenant.try_charge(1 << 20).unwrap_err();
     assert_eq!(held_back(&tenant), before);

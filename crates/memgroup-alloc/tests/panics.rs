@@ -1,4 +1,5 @@
-//! A panic in a tenant's scope: what the standard library keeps for the process is charged to no group.
+//! A panic in a tenant's scope: what the standard library keeps for the process is charged to no
+//! group.
 
 #![cfg(not(any(miri, memgroup_loom, memgroup_emulated)))]
 
@@ -16,7 +17,8 @@ static ALLOCATOR: Allocator = Allocator::system();
 /// Set for a child, which runs the test's own part.
 const CHILD: &str = "MEMGROUP_TEST_PANICS";
 
-/// Calls `act` in a group, in a process of its own that prints backtraces. Returns the bytes charged to the group then.
+/// Calls `act` in a group, in a process of its own that prints backtraces. Returns the bytes
+/// charged to the group then.
 fn charged_in_child(test: &str, act: fn(&Group)) -> Option<u64> {
     if std::env::var_os(CHILD).is_some() {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();

@@ -112,8 +112,8 @@ fn a_reader_waits_until_its_deadline_and_no_longer() {
     }
 }
 
-/// A thread beside a charge of `wanted` bytes that waits in the group. It has allocated and freed small blocks, and holds bytes back.
-/// `act` gets the charge that holds the waiting one up.
+/// A thread beside a charge of `wanted` bytes that waits in the group. It has allocated and freed
+/// small blocks, and holds bytes back. `act` gets the charge that holds the waiting one up.
 fn beside_a_waiter(filled: u64, wanted: u64, act: impl FnOnce(&Group, memgroup::Charge)) {
     let (hierarchy, tenant) = tenant();
     let filling = tenant.try_charge(filled).unwrap();

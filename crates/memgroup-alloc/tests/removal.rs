@@ -11,7 +11,8 @@ use xtask::Watchdog;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::system();
 
-/// A thread that allocates a block in a group and frees it, whenever it is told to. Then it holds bytes back for the group.
+/// A thread that allocates a block in a group and frees it, whenever it is told to. Then it holds
+/// bytes back for the group.
 struct Worker {
     tell: mpsc::Sender<Group>,
     done: mpsc::Receiver<()>,

@@ -8,20 +8,22 @@ const SPIN_ROUNDS: u32 = 6;
 /// How many rounds spin or yield before the first one sleeps.
 const AWAKE_ROUNDS: u32 = 64;
 
-/// The sleep of the first round that sleeps. Each later one sleeps twice as long, up to `SLEEP_MOST`.
+/// The sleep of the first round that sleeps. Each later one sleeps twice as long, up to
+/// `SLEEP_MOST`.
 const SLEEP_FIRST: Duration = Duration::from_micros(50);
 const SLEEP_MOST: Duration = Duration::from_millis(1);
 
 /// One wait for a condition that another thread is about to make true.
 ///
-/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions. The next ones yield the CPU, so that
-/// a thread that lost its CPU gets it back. After 64 rounds each one sleeps, for 50 us at first and for up
-/// to 1 ms later: a yield lets only threads of the same priority run, so a thread of real-time priority
-/// that only yielded would wait for ever for one that it has itself pushed off the CPU. Under loom every
-/// round yields, which tells the model checker that this thread cannot continue alone.
+/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions. The next ones yield the CPU, so
+/// that a thread that lost its CPU gets it back. After 64 rounds each one sleeps, for 50 us at
+/// first and for up to 1 ms later: a yield lets only threads of the same priority run, so a thread
+/// of real-time priority that only yielded would wait for ever for one that it has itself pushed
+/// off the CPU. Under loom every round yields, which tells the model checker that this thread
+/// cannot continue alone.
 ///
-/// It is no lock: nothing wakes a round that sleeps. Use it only where the condition becomes true within
-/// nanoseconds once the other thread runs.
+/// It is no lock: nothing wakes a round that sleeps. Use it only where the condition becomes true
+/// within nanoseconds once the other thread runs.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {

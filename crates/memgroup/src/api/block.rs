@@ -3,9 +3,10 @@
 //! An allocator cannot refuse, unwind or wait. So a charge for a block is made at any limit ([`Owner::charge`]), and the thread finds out later, at a
 //! [`checkpoint`]. The block keeps its [`Owner`], in eight bytes, and whichever thread frees it uncharges that.
 //!
-//! An allocator may hold bytes back: charged bytes that no block uses, on each thread, so that not each block comes to the engine. It
-//! [registers](register) as a [`Holder`], and the engine takes them where a charge lacks them, and where a charge waits. Of a removed group it takes those that
-//! it can take without disturbing another thread. The others follow with their threads' next blocks.
+//! An allocator may hold bytes back: charged bytes that no block uses, on each thread, so that not each
+//! block comes to the engine. It [registers](register) as a [`Holder`], and the engine takes them where a
+//! charge lacks them, and where a charge waits. Of a removed group it takes those that it can take
+//! without disturbing another thread. The others follow with their threads' next blocks.
 //!
 //! | at | the allocator |
 //! |---|---|
@@ -21,8 +22,9 @@
 //! - **G2**: charges for blocks are forced, and exceed a limit by any amount. Held back bytes are charged, so they never hide usage.
 //! - **G3**: usage exceeds the charged bytes by up to N more.
 //!
-//! While a charge waits in a group, bytes of it are held back only where they could not help a charge that waits ([`Owner::may_hold_beside`]). Once a group is
-//! removed, no more bytes of it are held back than threads have in their slots until their next blocks.
+//! While a charge waits in a group, bytes of it are held back only where they could not help a
+//! charge that waits ([`Owner::may_hold_beside`]). Once a group is removed, no more bytes of it are
+//! held back than threads have in their slots until their next blocks.
 
 use memgroup_sync::{depth, grace};
 

@@ -15,8 +15,12 @@ memgroup_sync::mutations! {
     GrantIsKnownTooLate,
     /// A drain returns the grant of a stock before it has uncharged the bytes.
     GrantIsReturnedTooEarly,
-    /// Bytes that come back to a level leave the slots open that hold bytes back beside a charge that waits there.
+    /// Bytes that come back to a level leave the slots open that hold bytes back beside a charge
+    /// that waits there.
     FallLeavesSlotsOpen,
+    /// A slot is opened beside a charge that waits, and its thread looks at the counters without a
+    /// fence.
+    HoldsBesideWithoutFence,
     /// A thread that takes a group off the list of holders does not look whether it was granted something meanwhile.
     UnlistDoesNotLookAgain,
     /// A drain takes bytes above the cap, which an uncharge under way has put there.

@@ -1,7 +1,7 @@
 //! Process: tells hierarchies of this process from those that it inherited by a `fork`.
 //!
-//! The child of a fork has copies of all hierarchies, and of the locks that threads of the parent held
-//! at that moment. Nobody there releases them. So an allocator leaves inherited groups alone.
+//! The child of a fork has copies of all hierarchies, and of the locks that threads of the parent
+//! held at that moment. Nobody there releases them. So an allocator leaves inherited groups alone.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,9 +13,9 @@ pub(crate) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Tells the engine that this process is the child of a `fork`: all groups that there are now are inherited, and
-/// [`Owner::is_inherited`](crate::block::Owner::is_inherited) says so. An allocator calls this in the child (`pthread_atfork`),
-/// before there is a second thread.
+/// Tells the engine that this process is the child of a `fork`: all groups that there are now are
+/// inherited, and [`Owner::is_inherited`](crate::block::Owner::is_inherited) says so. An allocator
+/// calls this in the child (`pthread_atfork`), before there is a second thread.
 pub fn begin_child() {
     // ORDERING: Relaxed, as above.
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -8,6 +8,8 @@ pub(crate) mod evict;
 pub(crate) mod fast;
 pub(crate) mod future;
 #[cfg(all(test, memgroup_loom))]
+mod held_back_loom;
+#[cfg(all(test, memgroup_loom))]
 pub(crate) mod loom;
 pub(crate) mod reclaimer;
 pub(crate) mod refill;

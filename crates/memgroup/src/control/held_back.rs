@@ -4,16 +4,18 @@
 //!
 //! - I1. A holder's bytes are charged. So they keep their group, until the engine has uncharged them.
 //! - I2. Bytes are taken from a holder once: each is taken out by an RMW of the holder's word, and uncharged by the thread that took it out.
-//! - I3. Beside a charge that waits, a slot holds bytes back only if they could not help: if the charge
-//!   that asks for least at the level would not fit although all slots gave theirs (`may_hold_beside`).
-//!   Each such slot holds at most `BESIDE_MOST`, and the level counts them (`beside`). Whatever may let
-//!   a waiter fit closes them first: bytes that come back to the level (`after_fall`), a waiter that asks
-//!   for less (`after_enqueue`), and a change of the limit or of the number of waiters (`close`).
-//! - E1. A group becomes offline, or a charge waits at it ↔ a holder begins to hold bytes of it. The engine
-//!   marks the group, fences, and looks at the holder. The holder puts in its owner, fences, and looks at
-//!   the group (`may_hold`, `may_hold_beside`). One of the two sees the other. So after a removal no slot is
-//!   open that its thread would not close at its next block, and after the begin of a wait each uncharge
-//!   comes to the counters, unless it could not help (I3).
+//! - I3. Beside a charge that waits, a slot holds bytes back only if they could not help: if the
+//!   charge that asks for least at the level would not fit although all slots gave theirs
+//!   (`may_hold_beside`). Each such slot holds at most `BESIDE_MOST`, and the level counts them
+//!   (`beside`). Whatever may let a waiter fit closes them first: bytes that come back to the level
+//!   (`after_fall`), a waiter that asks for less (`after_enqueue`), and a change of the limit or of
+//!   the number of waiters (`close`).
+//! - E1. A group becomes offline, or a charge waits at it ↔ a holder begins to hold bytes of it.
+//!   The engine marks the group, fences, and looks at the holder. The holder puts in its owner,
+//!   fences, and looks at the group (`may_hold`, `may_hold_beside`). One of the two sees the other.
+//!   So after a removal no slot is open that its thread would not close at its next block, and
+//!   after the begin of a wait each uncharge comes to the counters, unless it could not help (I3).
+//!   Loom: `a_waiter_gets_the_bytes_that_a_slot_holds_back`.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -39,8 +41,8 @@ pub enum Take {
     Bytes,
     /// It gives them, and holds nothing back for this owner until [`Owner::may_hold`] is asked again.
     Close,
-    /// The same, but it disturbs no other thread for that: where another thread's stores are in the way,
-    /// that thread itself gives the bytes back, at its next block.
+    /// The same, but it disturbs no other thread for that: where another thread's stores are in the
+    /// way, that thread itself gives the bytes back, at its next block.
     CloseSoon,
 }
 
@@ -50,11 +52,31 @@ pub trait Holder: Sync {
     /// by an RMW, and then gives those that were there to `taken`. It waits for nothing, and allocates nothing.
     fn visit(&self, ask: &mut dyn FnMut(Owner, u64) -> Take, taken: &mut dyn FnMut(Owner, u64));
 
-    /// A hierarchy was made, by a thread that holds no lock of the engine. For what the allocator prepares once.
+    /// A hierarchy was made, by a thread that holds no lock of the engine. For what the allocator
+    /// prepares once.
     fn begin(&self) {}
 }
 
 static HOLDER: OnceLock<&'static dyn Holder> = OnceLock::new();
+
+#[cfg(not(memgroup_loom))]
+#[inline]
+fn holder() -> Option<&'static dyn Holder> {
+    HOLDER.get().copied()
+}
+
+// All threads of one model run on the thread of its test.
+#[cfg(memgroup_loom)]
+std::thread_local! {
+    /// The holder of the model that runs.
+    pub(crate) static HOLDER_OF_MODEL: std::cell::Cell<Option<&'static dyn Holder>> =
+        const { std::cell::Cell::new(None) };
+}
+
+#[cfg(memgroup_loom)]
+fn holder() -> Option<&'static dyn Holder> {
+    HOLDER_OF_MODEL.get()
+}
 
 /// Registers the one allocator of the process that holds bytes back. Whether it is the first, or the same again.
 pub fn register(holder: &'static dyn Holder) -> bool {
@@ -63,7 +85,7 @@ pub fn register(holder: &'static dyn Holder) -> bool {
 
 /// Shows all bytes held back to `add`, with the group that they are charged to; a look. `add` allocates nothing.
 fn each(mut add: impl FnMut(Owner, u64)) {
-    if let Some(holder) = HOLDER.get() {
+    if let Some(holder) = holder() {
         let mut look = |owner: Owner, bytes| {
             add(owner, bytes);
             Take::Nothing
@@ -74,7 +96,7 @@ fn each(mut add: impl FnMut(Owner, u64)) {
 
 /// A hierarchy was made. The caller holds no lock.
 pub(crate) fn begin() {
-    HOLDER.get().into_iter().for_each(|holder| holder.begin());
+    holder().into_iter().for_each(|holder| holder.begin());
 }
 
 /// The bytes held back in the subtree of `top`; a look.
@@ -87,7 +109,7 @@ pub(crate) fn sum(top: &'static Node) -> u64 {
 /// The bytes held back in each of these groups itself, by one look. The caller holds the groups.
 pub(crate) fn of_each(nodes: impl ExactSizeIterator<Item = &'static Node>) -> Vec<u64> {
     let mut held = vec![0; nodes.len()];
-    if HOLDER.get().is_some() {
+    if holder().is_some() {
         let rows: HashMap<*const Node, usize> = nodes.map(std::ptr::from_ref).zip(0..).collect();
         each(|owner, bytes| {
             if let Some(&row) = rows.get(&std::ptr::from_ref(owner.node())) {
@@ -100,7 +122,7 @@ pub(crate) fn of_each(nodes: impl ExactSizeIterator<Item = &'static Node>) -> Ve
 
 /// Uncharges the bytes held back in the subtree of `top`, if they are at least `missing`. Returns them. The caller holds `top`, and not the tree lock.
 pub(crate) fn collect(top: &'static Node, missing: u64) -> u64 {
-    if HOLDER.get().is_none() || sum(top) < missing {
+    if holder().is_none() || sum(top) < missing {
         return 0;
     }
     take(top, Take::Bytes)
@@ -112,10 +134,11 @@ pub(crate) fn close(top: &'static Node) -> u64 {
     take(top, Take::Close)
 }
 
-/// The same of a group that was removed, for a caller that holds it and the tree lock. Bytes that other threads hold back keep
-/// the group dying, until their threads give them back at their next block, or `settle_removed` takes them.
+/// The same of a group that was removed, for a caller that holds it and the tree lock. Bytes that
+/// other threads hold back keep the group dying, until their threads give them back at their next
+/// block, or `settle_removed` takes them.
 pub(crate) fn retire(node: &'static Node) {
-    let Some(holder) = HOLDER.get() else { return };
+    let Some(holder) = holder() else { return };
     // ORDERING: SeqCst fence; E1.
     fence(Ordering::SeqCst);
     let ask =
@@ -123,7 +146,8 @@ pub(crate) fn retire(node: &'static Node) {
     holder.visit(&mut { ask }, &mut |owner, bytes| chain::uncharge_held(owner.node(), bytes));
 }
 
-/// Takes the bytes held back for removed groups of the hierarchy, which keep those groups dying. The caller does not hold the tree lock.
+/// Takes the bytes held back for removed groups of the hierarchy, which keep those groups dying.
+/// The caller does not hold the tree lock.
 pub(crate) fn settle_removed(shared: &'static Shared) {
     take_where(|owner, bytes| {
         let node = owner.node();
@@ -131,10 +155,13 @@ pub(crate) fn settle_removed(shared: &'static Shared) {
     });
 }
 
-/// After bytes came back to the counter of `at` by an RMW, while charges wait there: no slot may hold back what could help one of them (I3). The
-/// caller may hold locks.
+/// After bytes came back to the counter of `at` by an RMW, while charges wait there: no slot may
+/// hold back what could help one of them (I3). The caller may hold locks.
 #[inline]
 pub(crate) fn after_fall(at: &'static Node) {
+    if holder().is_none() {
+        return;
+    }
     // ORDERING: SeqCst fence; as in E1: the fall, and then the look.
     fence(Ordering::SeqCst);
     // ORDERING: Relaxed; after the fence.
@@ -157,15 +184,16 @@ fn is_far(at: &'static Node, slots: u32) -> bool {
 }
 
 fn take(top: &'static Node, how: Take) -> u64 {
-    if HOLDER.get().is_some() && how == Take::Close {
-        // ORDERING: AcqRel; Acquire: a slot that was counted was open before, and is seen below. One that is counted later is counted.
+    if holder().is_some() && how == Take::Close {
+        // ORDERING: AcqRel; Acquire: a slot that was counted was open before, and is seen below.
+        // One that is counted later is counted.
         top.rare().beside.swap(0, Ordering::AcqRel);
     }
     take_where(|owner, _| if counts_in(owner, top) { how } else { Take::Nothing })
 }
 
 fn take_where(mut ask: impl FnMut(Owner, u64) -> Take) -> u64 {
-    let Some(holder) = HOLDER.get() else { return 0 };
+    let Some(holder) = holder() else { return 0 };
     // ORDERING: SeqCst fence; E1.
     fence(Ordering::SeqCst);
     let mut all = 0;
@@ -214,19 +242,23 @@ impl Owner {
     /// The most bytes of one slot where [`may_hold_beside`](Owner::may_hold_beside) says yes.
     pub const BESIDE_MOST: u64 = BESIDE_MOST;
 
-    /// Returns whether one more slot may hold bytes of the group back beside the charges that wait for room at it or above it:
-    /// [`BESIDE_MOST`](Owner::BESIDE_MOST) at most. A thread that frees and allocates in turn needs no more. A holder asks this
-    /// after it has put the owner in, where [`may_hold`](Owner::may_hold) said no, and takes its bytes out again after a no.
-    /// The thread says whether the slot `is_counted`: open since it was allowed to be so the last time.
+    /// Returns whether one more slot may hold bytes of the group back beside the charges that wait
+    /// for room at it or above it: [`BESIDE_MOST`](Owner::BESIDE_MOST) at most. A thread that frees
+    /// and allocates in turn needs no more. A holder asks this after it has put the owner in, where
+    /// [`may_hold`](Owner::may_hold) said no, and takes its bytes out again after a no. The thread
+    /// says whether the slot `is_counted`: open since it was allowed to be so the last time.
     pub fn may_hold_beside(self, is_counted: bool) -> bool {
         let waited = || chain::levels(self.node()).filter(|level| level.waiting.is_held());
         let counted_now = waited().filter(|_| !is_counted);
         counted_now.for_each(|level| {
-            // ORDERING: AcqRel; Release: the slot is open, for a thread that takes the count (`take`).
+            // ORDERING: AcqRel; Release: the slot is open, for a thread that takes the count
+            // (`take`).
             level.rare().beside.fetch_add(1, Ordering::AcqRel);
         });
-        // ORDERING: SeqCst fence; E1, I3.
-        fence(Ordering::SeqCst);
+        if !mutation::active(Mutation::HoldsBesideWithoutFence) {
+            // ORDERING: SeqCst fence; E1, I3.
+            fence(Ordering::SeqCst);
+        }
         // ORDERING: Relaxed; after the fence.
         let may = |level: &'static Node| is_far(level, level.rare().beside.load(Ordering::Relaxed).max(1));
         !self.node().counter.is_offline() && waited().all(may)

@@ -95,7 +95,8 @@ erasable! {
         pub(crate) events: EventCounts,
         pub(crate) stalls: Stalls,
         pub(crate) queue: QueueWords,
-        /// At most so many slots of an allocator hold bytes back beside the charges that wait at the group (`held_back` I3).
+        /// At most so many slots of an allocator hold bytes back beside the charges that wait at
+        /// the group (`held_back` I3).
         pub(crate) beside: AtomicU32,
     }
 }

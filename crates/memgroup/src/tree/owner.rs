@@ -35,8 +35,9 @@ impl Owner {
         core::ptr::from_ref(self.0).cast()
     }
 
-    /// Returns whether the process got the group by a `fork` ([`begin_child`](crate::block::begin_child)). Locks of the group may be
-    /// held by threads that this process lacks. So an allocator charges nothing to it, and uncharges nothing.
+    /// Returns whether the process got the group by a `fork`
+    /// ([`begin_child`](crate::block::begin_child)). Locks of the group may be held by threads that
+    /// this process lacks. So an allocator charges nothing to it, and uncharges nothing.
     #[inline]
     pub fn is_inherited(self) -> bool {
         self.0.is_inherited()

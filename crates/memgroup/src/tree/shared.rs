@@ -326,7 +326,8 @@ impl Shared {
         self.forks.store(process::forks(), Ordering::Relaxed);
     }
 
-    /// Returns whether this process got the hierarchy by a fork. Its locks may never be released then.
+    /// Returns whether this process got the hierarchy by a fork. Its locks may never be released
+    /// then.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
         // ORDERING: Relaxed; stored before there was a handle.
