@@ -1,7 +1,8 @@
 //! The engine's own tests under a global allocator that charges a group: each thread of a test has one in force, and all that it allocates outside of
 //! other scopes is charged. The process aborts where the allocator is called while it charges or uncharges a block.
 //!
-//! Not here: the binaries that read figures of the whole process (`allocations`, `lifetime`, `oracles`, `percpu`), and the soak.
+//! Not here: the binaries that read figures of the whole process (`allocations`, `lifetime`, `oracles`, `percpu`),
+//! `checkpoints`, which charges blocks as an allocator does, and the soak.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 #![allow(clippy::duplicate_mod, reason = "two of the binaries that are modules here have the same module")]

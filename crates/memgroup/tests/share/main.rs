@@ -4,7 +4,6 @@
 #[path = "../protect/cache.rs"]
 #[allow(dead_code, reason = "the tests of protection use the rest")]
 mod cache;
-mod checkpoints;
 mod giving;
 mod nested;
 mod own;

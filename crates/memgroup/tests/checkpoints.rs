@@ -1,4 +1,10 @@
 //! Checkpoints of a group within its even share, or within its `min`, pass beside siblings that are above theirs.
+//! They charge blocks themselves, as a global allocator does, so they don't run under one.
+#![cfg(not(memgroup_loom))]
+
+#[path = "protect/cache.rs"]
+#[allow(dead_code, reason = "the tests of protection use the rest")]
+mod cache;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,7 +14,7 @@ use memgroup::{
     ChargeError, ChargeErrorKind, Group, Hierarchy, KillAnswer, KillRegistration, KillRequest, scope,
 };
 
-use super::cache::{MIB, exact};
+use cache::{MIB, exact};
 
 const ROUNDS: usize = 200;
 
