@@ -97,22 +97,31 @@ impl Found {
     /// counts as large as the largest one below it, so that it is chosen before that one although both change meanwhile (I2). Of two with the same usage
     /// the first one is chosen.
     pub(crate) fn largest(&self, most: usize, wanted: impl Fn(usize) -> bool) -> Vec<usize> {
-        let mut usage: Vec<u64> = self.reader.groups().map(Group::usage).collect();
-        for at in (1..usage.len()).rev().filter(|&at| wanted(at)) {
-            if let Some(parent) = self.reader.parent(at) {
-                usage[parent] = usage[parent].max(usage[at]);
-            }
-        }
-        let mut ranked: Vec<usize> = (1..usage.len()).filter(|&at| wanted(at)).collect();
-        let most = most.saturating_sub(1);
-        if most < ranked.len() {
-            ranked.select_nth_unstable_by_key(most, |&at| (Reverse(usage[at]), at));
-            ranked.truncate(most);
-        }
-        ranked.push(0);
-        ranked.sort_unstable();
-        ranked
+        choose(self.reader.groups().map(Group::usage).collect(), |at| self.reader.parent(at), most, wanted)
     }
+}
+
+/// As [`Found::largest`], of groups with this usage.
+fn choose(
+    mut usage: Vec<u64>,
+    parent: impl Fn(usize) -> Option<usize>,
+    most: usize,
+    wanted: impl Fn(usize) -> bool,
+) -> Vec<usize> {
+    for at in (1..usage.len()).rev().filter(|&at| wanted(at)) {
+        if let Some(parent) = parent(at) {
+            usage[parent] = usage[parent].max(usage[at]);
+        }
+    }
+    let mut ranked: Vec<usize> = (1..usage.len()).filter(|&at| wanted(at)).collect();
+    let most = most.saturating_sub(1);
+    if most < ranked.len() {
+        ranked.select_nth_unstable_by_key(most, |&at| (Reverse(usage[at]), at));
+        ranked.truncate(most);
+    }
+    ranked.push(0);
+    ranked.sort_unstable();
+    ranked
 }
 
 /// A snapshot of a part of the tree, which has some `groups`. It has the `most` largest of them; as many as there is room for if no number is asked for.
@@ -311,5 +320,8 @@ mod tests {
         assert_eq!(paths(5, |_| true), ["/", "/a", "/a/b", "/a/b/c", "/d"]);
         assert_eq!(paths(2, |at| at > 3), ["/", "/d"], "only of those that are wanted");
         assert_eq!(paths(99, |_| true).len(), 5);
+        // The last group took its bytes after those above it were looked at.
+        let parents = [None, Some(0), Some(1), Some(2), Some(0)];
+        assert_eq!(choose(vec![0, 1, 2, 20, 10], |at| parents[at], 4, |_| true), [0, 1, 2, 3]);
     }
 }
