@@ -43,7 +43,7 @@ const READS: u64 = 1_000_000;
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(trees) = args.serve {
-        return tenants::serve(trees, std::io::stdin().lock(), out);
+        return tenants::serve(trees, memgroup_sqlite::install, std::io::stdin().lock(), out);
     }
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
     let slots = virtual_slots(args.slots.unwrap_or(CPUS))?;

@@ -16,7 +16,7 @@ use std::io::{BufRead, Write};
 
 use memgroup::stats::{cpu, io};
 use memgroup::{Config, Freshness, Group, Hierarchy, Reach};
-use memgroup_sqlite::TenantConnection;
+use memgroup_sqlite::{InstallError, Installed, TenantConnection};
 
 use super::{Turn, read_beside, timed_reads};
 use crate::Trees;
@@ -49,9 +49,14 @@ impl std::fmt::Display for Slice {
     }
 }
 
-/// Serves until the orders end.
-pub(super) fn serve(trees: Trees, orders: impl BufRead, answers: &mut dyn Write) -> Result<()> {
-    let (tenants, workers) = (Tenants::build(trees)?, Workers::start(2)?);
+/// Serves until the orders end. `install` puts memgroup under SQLite.
+pub(super) fn serve(
+    trees: Trees,
+    install: impl FnOnce(&Hierarchy) -> Result<Installed, InstallError>,
+    orders: impl BufRead,
+    answers: &mut dyn Write,
+) -> Result<()> {
+    let (tenants, workers) = (Tenants::build(trees, install)?, Workers::start(2)?);
     let mut statements = 0;
     for order in orders.lines() {
         let order = order.map_err(Error::system("read an order"))?;
@@ -77,9 +82,12 @@ struct Tenants {
 }
 
 impl Tenants {
-    fn build(trees: Trees) -> Result<Tenants> {
+    fn build(
+        trees: Trees,
+        install: impl FnOnce(&Hierarchy) -> Result<Installed, InstallError>,
+    ) -> Result<Tenants> {
         let hierarchy = hierarchy(Config::new().separate_trees(trees == Trees::Separate))?;
-        memgroup_sqlite::install(&hierarchy).set_up("SQLite")?;
+        install(&hierarchy).set_up("SQLite")?;
         let parent = child(&hierarchy.root(), "parent")?;
         let children = children(&parent, "child", CHILDREN)?;
         let tenants = Tenants { hierarchy, parent, children, directory: Directory::make()? };
@@ -157,9 +165,12 @@ mod tests {
 
     /// One test, because SQLite serves one hierarchy in a process.
     #[test]
+    #[allow(unsafe_code)]
     fn answers_each_order_and_refuses_other_input() {
+        // SAFETY: no other unit test of this crate uses SQLite.
+        let install = |hierarchy: &_| unsafe { memgroup_sqlite::install_unchecked(hierarchy, None) };
         let mut answers = Vec::new();
-        let error = serve(Trees::Unified, &b"200\n300\nmany\n"[..], &mut answers).unwrap_err();
+        let error = serve(Trees::Unified, install, &b"200\n300\nmany\n"[..], &mut answers).unwrap_err();
         assert_eq!(error.to_string(), "take the order \"many\": it must be a number of reads, at least 1");
         let answers = String::from_utf8(answers).unwrap();
         let slices: Vec<_> = answers.lines().map(|line| Slice::parse(line).expect(line)).collect();
