@@ -53,7 +53,8 @@ pub enum TenantError {
 #[derive(Debug)]
 pub struct OutOfMemory {
     pub(crate) group: String,
-    pub(crate) cause: Option<AllocationError>,
+    /// Boxed, so that a `Result` of a statement stays small.
+    pub(crate) cause: Option<Box<AllocationError>>,
     /// Bytes charged to the current group when the cause was recorded.
     pub(crate) usage: u64,
     pub(crate) rolled_back: bool,
@@ -68,13 +69,13 @@ impl OutOfMemory {
     /// The last allocation that failed during this work: the group that refused it (often an ancestor of the tenant's), the bytes asked for,
     /// and usage and max there. `None` when SQLite ran out of memory without an allocation, for a value longer than SQLite can hold.
     pub fn cause(&self) -> Option<AllocationError> {
-        self.cause
+        self.cause.as_deref().copied()
     }
 
     /// Whether the group was removed. A removed group refuses all further memory at any limit, and the connection can only be closed.
     /// False when a group was full, or the system had no memory.
     pub fn is_removed(&self) -> bool {
-        matches!(self.cause, Some(AllocationError::Refused(refusal)) if refusal.kind() == ChargeErrorKind::Offline)
+        matches!(self.cause(), Some(AllocationError::Refused(refusal)) if refusal.kind() == ChargeErrorKind::Offline)
     }
 
     /// Whether a transaction was rolled back during the work, and none was open at its end. Everything since its BEGIN is undone, not only
@@ -213,7 +214,7 @@ impl fmt::Display for Killed {
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "failed to run SQL in group {}: out of memory", self.group)?;
-        if let Some(cause) = self.cause {
+        if let Some(cause) = &self.cause {
             write!(f, ": {cause}")?;
         }
         write_rolled_back(f, self.rolled_back)

@@ -226,7 +226,7 @@ mod tests {
             let _held = group.try_charge((1 << 20) - group.usage_exact() - 4096).expect("enough is free");
             group.try_charge(8192).expect_err("4 KiB are free")
         };
-        let cause = Some(AllocationError::Refused(refusal));
+        let cause = Some(Box::new(AllocationError::Refused(refusal)));
         OutOfMemory { group: group.path(), cause, usage, rolled_back: false }
     }
 
@@ -288,7 +288,7 @@ mod tests {
         drop(held);
         let _connection = group.try_charge(4096).expect("all is free");
         // As if other connections of the group had taken the memory that this one has freed.
-        let cause = Some(AllocationError::Refused(refusal));
+        let cause = Some(Box::new(AllocationError::Refused(refusal)));
         let details = OutOfMemory { group: group.path(), cause, usage: 0, rolled_back: false };
         let (mut waits, deadline) = (RetryWaits::new(), soon());
         let mut attempts = 0;

@@ -345,7 +345,7 @@ fn out_of_memory(group: &Group, rolled_back: bool) -> TenantError {
     let (cause, usage) = allocation_error::last().unzip();
     TenantError::OutOfMemory(OutOfMemory {
         group: group.path(),
-        cause,
+        cause: cause.map(Box::new),
         usage: usage.unwrap_or(0),
         rolled_back,
     })
