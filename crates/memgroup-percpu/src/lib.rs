@@ -2,7 +2,7 @@
 //!
 //! # What the `unsafe` code rests on
 //!
-//! Every safe function is sound whatever its callers do: with wrong slots and indices, with records
+//! A safe function must be sound whatever its callers do: with wrong slots and indices, with records
 //! and blocks of other arenas, with guards that are forgotten, late, on any thread. Misuse panics,
 //! finds nothing, or leaks memory. The `unsafe` code rests on the following. Each `// SAFETY:`
 //! names the part of it that it uses.

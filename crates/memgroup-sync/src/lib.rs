@@ -32,7 +32,7 @@
 //!
 //! # What the `unsafe` code rests on
 //!
-//! Every safe function is sound whatever its callers do: in any order, on any thread, with guards
+//! A safe function must be sound whatever its callers do: in any order, on any thread, with guards
 //! that are forgotten, and with closures that panic. The `unsafe` code rests on the following. Each
 //! `// SAFETY:` names the part of it that it uses.
 //!
