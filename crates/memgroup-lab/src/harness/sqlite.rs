@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use memgroup::{Config, Group, Hierarchy, SlotSource};
+#[cfg(test)]
+use memgroup_sqlite::{InstallError, Installed};
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, Params};
 
@@ -41,6 +43,13 @@ impl Sqlite {
         unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) }.set_up("SQLite")?;
         Ok(Sqlite { hierarchy, _turn })
     }
+}
+
+/// Installs in a test, whose process has other threads.
+#[cfg(test)]
+pub(crate) fn install_in_test(hierarchy: &Hierarchy) -> Result<Installed, InstallError> {
+    // SAFETY: one unit test of this crate uses SQLite.
+    unsafe { memgroup_sqlite::install_unchecked(hierarchy, None) }
 }
 
 /// One tenant, used by one thread at a time.

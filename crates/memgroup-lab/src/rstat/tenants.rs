@@ -165,12 +165,10 @@ mod tests {
 
     /// One test, because SQLite serves one hierarchy in a process.
     #[test]
-    #[allow(unsafe_code)]
     fn answers_each_order_and_refuses_other_input() {
-        // SAFETY: no other unit test of this crate uses SQLite.
-        let install = |hierarchy: &_| unsafe { memgroup_sqlite::install_unchecked(hierarchy, None) };
         let mut answers = Vec::new();
-        let error = serve(Trees::Unified, install, &b"200\n300\nmany\n"[..], &mut answers).unwrap_err();
+        let error =
+            serve(Trees::Unified, install_in_test, &b"200\n300\nmany\n"[..], &mut answers).unwrap_err();
         assert_eq!(error.to_string(), "take the order \"many\": it must be a number of reads, at least 1");
         let answers = String::from_utf8(answers).unwrap();
         let slices: Vec<_> = answers.lines().map(|line| Slice::parse(line).expect(line)).collect();
