@@ -130,10 +130,20 @@ unsafe impl<T: Sync> Erasable for FixedRef<T> {
 }
 
 /// A fixed `&'static [T]` of an [`Erasable`] cell, with up to 65,535 items, in one word; empty until it is set.
+///
+/// It's invariant in `T`, because it can be set through a shared reference. A slice of functions that
+/// take any `&str` can't be set by way of a type whose functions take `&'static str` only:
+///
+/// ```compile_fail
+/// # use memgroup_sync::FixedSlice;
+/// fn narrow<'a>(any: &'a FixedSlice<for<'s> fn(&'s str)>) -> &'a FixedSlice<fn(&'static str)> {
+///     any
+/// }
+/// ```
 pub struct FixedSlice<T: 'static> {
     /// The address in the lower 48 bits, the length above.
     word: AtomicU64,
-    of: PhantomData<&'static [T]>,
+    of: PhantomData<(&'static [T], fn(T) -> T)>,
 }
 
 const ADDRESS_BITS: u32 = 48;

@@ -38,7 +38,9 @@ impl Reader {
         let words = words.map(|word| read(word, evidence));
         match words.into_iter().find(|&word| word != 0 && word < target.0) {
             Some(word) => Found::Section(word),
-            None if words == [0, 0] && !proven => Found::Unproven,
+            // Also if a word is of a newer section: an older brief one, entered by a store, may have become visible
+            // only after its word was read.
+            None if !proven => Found::Unproven,
             None => Found::Nothing,
         }
     }

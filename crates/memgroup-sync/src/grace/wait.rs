@@ -161,20 +161,25 @@ fn outlast(reader: &Reader, target: Epoch, evidence: Evidence, pause: &mut Pause
         let word = match reader.scan(target, evidence) {
             Found::Nothing => return Ok(()),
             Found::Section(word) => word,
-            Found::Unproven => 0,
+            Found::Unproven => {
+                rest(reader, 0, target, pause)?;
+                continue;
+            }
         };
         // Loads until the word changes: an exchange each time would take the line from the reader. A load decides nothing; the
         // scan above does.
         while reader.still_holds(word) {
-            if pause.is_long() {
-                stall::note(reader, word);
-            }
-            pause.wait(target)?;
-            if word == 0 {
-                break;
-            }
+            rest(reader, word, target, pause)?;
         }
     }
+}
+
+/// One pause for a record whose word was found so.
+fn rest(reader: &Reader, word: u64, target: Epoch, pause: &mut Pause) -> Result<(), Overdue> {
+    if pause.is_long() {
+        stall::note(reader, word);
+    }
+    pause.wait(target)
 }
 
 /// The pauses of one wait.

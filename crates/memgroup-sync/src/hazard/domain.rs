@@ -21,7 +21,7 @@ use super::place::Anchor;
 use super::record::{Found, PinBy, Record, thread_id};
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use crate::grace::{Evidence, Form, barrier};
-use crate::{Mutex, interleave};
+use crate::{Mutex, depth, interleave};
 
 /// Records in a chunk.
 const RECORDS: usize = if cfg!(memgroup_loom) { 2 } else { 16 };
@@ -124,6 +124,8 @@ impl Domain {
                 return (&chunk.records[at], by);
             }
             if chunk.next().is_none() {
+                // The chunk lives for ever, so no group that the thread allocates for must be charged for it.
+                let _inside = depth::enter();
                 chunk.append(crate::keep(Box::new(Chunk::new())));
             }
             chunk = chunk.next().unwrap_or(chunk);
@@ -208,6 +210,7 @@ impl Domain {
     #[cold]
     #[inline(never)]
     fn end_proven_departures(&'static self) {
+        let inside = depth::enter();
         let mut over = Vec::new();
         let mut deferred = self.deferred.lock();
         deferred.retain(|anchor| {
@@ -216,7 +219,7 @@ impl Domain {
         });
         // ORDERING: Relaxed; written under the lock. A lease that ends and reads an older number scans in vain.
         self.deferred_count.store(deferred.len(), Ordering::Relaxed);
-        drop(deferred);
+        drop((deferred, inside));
         over.into_iter().for_each(|departure| departure.end_containing_panics());
     }
 }
