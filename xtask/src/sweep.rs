@@ -1,6 +1,6 @@
 //! Sweep: repeats a scenario, and has its first charge refused, then its second, and so on to its end.
 //!
-//! An error path that no test comes through is wrong sooner or later. A sweep comes through all of them. The scenario has the charges refused that the
+//! An error path that no test runs will be wrong sooner or later. A sweep runs all of them. The scenario has the charges refused that the
 //! [`Run`] names, checks that it ended as it must, and returns how many charges it made. Charges stand for anything that can be counted and refused,
 //! such as the mappings or the threads that a scenario asks for.
 //!
@@ -56,7 +56,7 @@ impl Run {
     /// The first run, which counts the charges.
     const COUNTING: Run = Run { number: 0, form: Form::Once };
 
-    /// The numbers of the charges that the scenario must have refused, for `Group::inject_failures_at`. Charges have numbers from 1.
+    /// The numbers of the charges that the scenario must refuse, for `Group::inject_failures_at`. Charges have numbers from 1.
     pub fn refused(&self) -> RangeInclusive<u64> {
         match (self.number, self.form) {
             (number, Form::Once) => number..=number,
@@ -207,7 +207,7 @@ fn sweep_by(name: &str, selection: &Selection, mut run: impl FnMut(Run) -> Resul
         Selection::All => {
             let charges = attempt(Run::COUNTING).unwrap_or(0);
             for form in forms {
-                // A run that failed tells no number: those of the first run are tried in any case.
+                // A run that failed returns no count: those of the first run are tried in any case.
                 let tried = |number| Run { number, form };
                 (1..)
                     .map(tried)

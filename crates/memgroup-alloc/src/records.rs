@@ -464,7 +464,7 @@ impl Records {
             let look = |key, units| {
                 match ask(key, units) {
                     Answer::Keep => {}
-                    // An empty slot is worth no barrier, unless it is to be closed.
+                    // An empty slot doesn't justify a barrier unless it must be closed.
                     Answer::Empty => is_wanted |= units > 0,
                     Answer::Close => is_wanted = true,
                     Answer::CloseSoon => is_soon = true,
@@ -497,7 +497,7 @@ impl Records {
         mut taken: impl FnMut(Key, u64),
         barrier: impl FnOnce() -> bool,
     ) -> bool {
-        // As many as are stopped go on: records that are added meanwhile come before the first.
+        // Resumes exactly the records that were stopped: records added since then come before the first.
         let first = self.all().next();
         let all = || core::iter::successors(first, |record| record.after());
         all().for_each(Record::stop);

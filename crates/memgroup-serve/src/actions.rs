@@ -91,7 +91,7 @@ impl Drop for Actions {
         if let Err(mpsc::RecvTimeoutError::Disconnected) = ended.recv_timeout(LAST) {
             self.threads.drain(..).for_each(|thread| _ = thread.join());
         }
-        // Else an action hangs in code of the program, and its thread is left to it.
+        // Otherwise an action hangs in the program's code; its thread is abandoned.
     }
 }
 

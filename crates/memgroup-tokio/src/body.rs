@@ -1,7 +1,7 @@
 //! Body: the bytes of a request or response, charged while they last.
 //!
-//! - I1. The bytes of a frame are charged from before it is handed out until its last part is dropped: its `Bytes` own the charge. So what a reader
-//!   copies out of a frame counts once, where the reader counts it, as soon as the frame is gone.
+//! - I1. The bytes of a frame are charged from before it is handed out until its last part is dropped: its `Bytes` own the charge. Once
+//!   the frame is dropped, what a reader copied out of it is charged only where the reader charges it.
 
 use std::error::Error;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Charges by numbers alone, for callers that answer for them: nothing is checked here.
+//! Charges by numbers alone, for callers that answer for them: the numbers aren't checked here.
 //!
 //! [`Charge::into_parts`] turns a charge into two numbers, its group's id and its bytes. [`Hierarchy::uncharge`] and
 //! [`Hierarchy::charge_from_parts`] take them back and check them. The functions of this module do the same without a check, for
@@ -6,12 +6,13 @@
 //!
 //! # Contract
 //!
-//! For each byte that `into_parts` let go of, one of these calls is made once: for the same group, and while no other call has taken the byte back. So
-//! the bytes keep the group until then.
+//! Each byte that [`Charge::into_parts`] releases must be taken back exactly once, by one of these calls or a checked one, for the
+//! same group. Until then it keeps the group alive.
 //!
 //! A caller that breaks this makes figures wrong. Usage of the group and of those above it is too low by the bytes that were taken twice, so their limits are
 //! exceeded by as much. A removed group may go while charges of it are left, which then count in the group that has its place. No
-//! memory is corrupted, and no call panics because of it: neither this one nor one of another tenant. Usage that would fall below zero stays 0.
+//! memory is corrupted, and no later call of another tenant panics. Of these calls only [`charge_of_node`] may panic: when the group is gone and its
+//! node is unused. Usage that would fall below zero stays 0.
 //!
 //! ```
 //! use memgroup::{Config, Hierarchy, raw};

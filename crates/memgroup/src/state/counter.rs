@@ -24,8 +24,8 @@
 //! - B1. usage exceeds live charges by the bytes prepaid in the subtree's stocks and by charges in flight.
 //! - I8. No arithmetic on usage reaches the marks or the epoch: usage has the highest bits. More bytes may be taken back than were charged where a caller
 //!   of `raw` breaks its contract. Then usage is below zero for a moment, which every reader takes for zero, and the thread that took too much adds the
-//!   difference. So a wrong number costs its group, and those above it, exact figures, and costs nobody a panic.
-//! - B2. a charger that sleeps between two instructions while the limit changes exactly 2,048 times
+//!   difference. So a wrong number costs its group, and those above it, exact figures, and makes no later call panic.
+//! - B2. A charger that is suspended between two instructions while the limit changes exactly 2,048 times
 //!   could once apply a limit that is out of force.
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that sees the epoch
 //!   sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
@@ -59,7 +59,7 @@ fn usage_of(word: u64) -> u64 {
     signed_usage(word).max(0).cast_unsigned()
 }
 
-/// The difference that a word has with so many bytes more. With more than a counter holds it is that of as many as a counter holds.
+/// Returns what `bytes` add to a word, capped at the most that a counter holds.
 #[inline(always)]
 fn of_bytes(bytes: u64) -> u64 {
     bytes.min(BYTES_MAX) * ONE_BYTE
@@ -376,7 +376,7 @@ impl Counter {
         if signed_usage(after) < 0 { self.add_missing(before, after) } else { Left(after) }
     }
 
-    /// Adds what a call took too much: all below zero, of which earlier calls add their own part.
+    /// Adds back the bytes that this call took below zero. Concurrent calls each add back their own part.
     #[cold]
     fn add_missing(&self, before: u64, after: u64) -> Left {
         let missing = (signed_usage(before).min(0) - signed_usage(after)).cast_unsigned();

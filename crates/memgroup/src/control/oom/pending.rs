@@ -145,7 +145,7 @@ impl Drop for PendingKill {
     }
 }
 
-/// The bytes of a group that was told to stop, and whose hook is gone: what ran in it may still have them, on another thread.
+/// The bytes of a group whose hook was withdrawn after it agreed to stop. Its work may still hold them on another thread.
 pub(crate) struct Claim {
     node: &'static Node,
     /// The group: the node may be another's by now.
@@ -218,7 +218,7 @@ impl Clock {
         self.now.saturating_sub(since) < self.patience
     }
 
-    /// Whether a victim counts as one that does not die.
+    /// Returns whether the victim is treated as one that won't die.
     fn is_given_up(self, since: u64) -> bool {
         self.now.saturating_sub(since) >= self.patience.saturating_mul(PATIENCES_MOST)
     }
