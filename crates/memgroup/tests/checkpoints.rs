@@ -163,6 +163,33 @@ fn without_shares_only_a_group_within_its_min_passes() {
 }
 
 #[test]
+fn a_large_min_below_a_limit_is_no_way_past_it() {
+    for share in [None, Some(8)] {
+        let hierarchy = exact();
+        let tenant = hierarchy.create("/tenant").unwrap();
+        tenant.set_max(64 * MIB).unwrap();
+        share.into_iter().for_each(|share| tenant.set_share(share).unwrap());
+        // One group with more than there is, and then ten that have too much together.
+        for (groups, min, used) in [(1, 1 << 40, 65), (10, 60 * MIB, 59)] {
+            let below: Vec<Group> = (0..groups).map(|at| tenant.create(&format!("{at}")).unwrap()).collect();
+            let blocks: Vec<Blocks> = below
+                .iter()
+                .map(|group| {
+                    group.set_min(min).unwrap();
+                    Blocks::of(group, used * MIB)
+                })
+                .collect();
+            for group in &below {
+                let error = checkpoint(group, None).unwrap_err();
+                assert!(error.group() == tenant.id() || error.is_by_share(), "{error}");
+            }
+            drop(blocks);
+            below.into_iter().for_each(|group| group.remove().unwrap());
+        }
+    }
+}
+
+#[test]
 fn a_level_above_that_is_full_of_its_own_excess_refuses_it() {
     let house = House::new(Some(8));
     let root = house.tenants.parent().unwrap();

@@ -234,6 +234,25 @@ fn wrong_numbers_of_one_tenant_panic_in_no_call_of_another() {
 }
 
 #[test]
+fn absurd_numbers_of_many_threads_leave_a_counter_that_refuses() {
+    let h = hierarchy(2);
+    let group = h.create("/group").unwrap();
+    group.set_max(1 << 20).unwrap();
+    for _ in 0..200 {
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| raw::uncharge(&group, (1 << 48) - 1));
+            }
+        });
+        assert_eq!((group.usage(), h.root().usage()), (0, 0));
+        assert!(group.try_charge(2 << 20).is_err());
+    }
+    drop(group.try_charge(4096).unwrap());
+    let text = panic_of(|| raw::charge_of_node(&h, group.id().node(), 1 << 41));
+    assert!(text.contains("into_parts"), "{text}");
+}
+
+#[test]
 fn says_that_the_group_of_a_node_is_gone() {
     let h = hierarchy(1);
     let a = h.create("/a").unwrap();

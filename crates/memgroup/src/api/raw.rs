@@ -30,24 +30,41 @@ use crate::base::id::NodeId;
 use crate::charge::charge::Charge;
 use crate::tree::handle::{Group, Hierarchy};
 
-/// Uncharges `bytes` from the group, online or removed, within the module's [contract](self). The stock takes them if it can.
+/// More bytes at once are looked at, because only a broken contract leads to them: a counter that
+/// several such calls take below zero together could come round.
+const ABSURD: u64 = 1 << 40;
+
+/// Uncharges `bytes` from the group, online or removed, within the module's [contract](self). The stock takes them if it can. Of more than 1 TiB it
+/// takes at most the usage of the group.
 #[inline(always)]
 pub fn uncharge(group: &Group, bytes: u64) {
+    let bytes = if bytes < ABSURD { bytes } else { at_most_usage(group, bytes) };
     if bytes > 0 {
         group.node().uncharge(bytes);
     }
+}
+
+#[cold]
+fn at_most_usage(group: &Group, bytes: u64) -> u64 {
+    bytes.min(group.usage())
 }
 
 /// Makes a charge that owns `bytes` already charged, for a block with a header that holds no more than the [node](crate::GroupId::node) of its owner, within
 /// the module's [contract](self). The bytes of the block keep the group, so the node is still the group's.
 ///
 /// # Panics
-/// When the hierarchy never had the node, when the group is gone and no other has the node, or when `bytes` is 0.
+/// When the hierarchy never had the node, when the group is gone and no other has the node, or when `bytes` is 0, or more than 1 TiB and more than the
+/// group's usage.
 #[inline]
 pub fn charge_of_node(hierarchy: &Hierarchy, node: u32, bytes: u64) -> Charge {
     assert!(bytes > 0, "take up the charge of node {node}: a charge of no bytes needs the id of its group");
     let found = hierarchy.shared().node(NodeId(node)).filter(|found| found.has_group());
     let found = found.unwrap_or_else(|| no_group_at(hierarchy, node, bytes));
+    assert!(
+        bytes < ABSURD || bytes <= found.counter.usage(),
+        "take up {bytes} bytes of node {node}: its group has {}; pass the number that `into_parts` returned",
+        found.counter.usage()
+    );
     Charge::owning(found, bytes)
 }
 

@@ -143,20 +143,28 @@ pub(crate) fn drain(node: &'static Node) -> Drained {
 /// Empties the group's own stocks for good: none is opened again, or none in this record. The caller holds the tree lock.
 pub(crate) fn retire(node: &'static Node) {
     drained(drain::retire(node));
-    held_back::retire(node);
+    if held_back::retire(node) > 0 {
+        came_back(node);
+    }
 }
 
 /// After bytes went from stocks back to the counters: acts on that, and then returns the grants.
 pub(crate) fn drained(taken: Taken) -> Drained {
     let &Taken { node, amount, .. } = &taken;
     if amount.bytes > 0 {
-        fallen(node);
-        chain::levels(node).for_each(waiters::serve_freed_untold);
+        came_back(node);
         count_drain(node, amount.bytes);
     }
     // Last: from here on the group may be removed without waiting.
     drop(taken);
     amount
+}
+
+/// After bytes that were charged for later went back to the counters of `node` and above it: charges that wait there are served. The
+/// caller holds the node.
+fn came_back(node: &'static Node) {
+    fallen(node);
+    chain::levels(node).for_each(waiters::serve_freed_untold);
 }
 
 /// After usage fell at `node` and above it with no look at the levels. The caller holds the node.

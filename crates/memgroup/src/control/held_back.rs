@@ -136,14 +136,21 @@ pub(crate) fn close(top: &'static Node) -> u64 {
 
 /// The same of a group that was removed, for a caller that holds it and the tree lock. Bytes that
 /// other threads hold back keep the group dying, until their threads give them back at their next
-/// block, or `settle_removed` takes them.
-pub(crate) fn retire(node: &'static Node) {
-    let Some(holder) = holder() else { return };
+/// block, or `settle_removed` takes them. Returns the bytes that went back: charges that wait above
+/// may fit now.
+#[must_use]
+pub(crate) fn retire(node: &'static Node) -> u64 {
+    let Some(holder) = holder() else { return 0 };
     // ORDERING: SeqCst fence; E1.
     fence(Ordering::SeqCst);
     let ask =
         |owner: Owner, _| if std::ptr::eq(owner.node(), node) { Take::CloseSoon } else { Take::Nothing };
-    holder.visit(&mut { ask }, &mut |owner, bytes| chain::uncharge_held(owner.node(), bytes));
+    let mut back = 0;
+    holder.visit(&mut { ask }, &mut |owner, bytes| {
+        back += bytes;
+        chain::uncharge_held(owner.node(), bytes);
+    });
+    back
 }
 
 /// Takes the bytes held back for removed groups of the hierarchy, which keep those groups dying.

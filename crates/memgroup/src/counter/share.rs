@@ -31,7 +31,7 @@ use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
 use crate::counter::chain::{self, Refused, Via};
 use crate::counter::protect;
-use crate::counter::protect::used::{Used, WEIGHT};
+use crate::counter::protect::used::{MIN, Used, WEIGHT};
 use crate::state::counter::Reading;
 use crate::tree::children::ChildSteps;
 use crate::tree::node::Node;
@@ -247,11 +247,19 @@ pub(crate) fn count_own(level: &'static Node, bytes: u64) {
 }
 
 /// Whether `child`, right below `level`, uses no more than its even share there or its own `min`. `false` if it has neither.
+///
+/// A `min` says nothing here if the bytes that all children use within theirs exceed the limit of `level`. Else a group could pass the limit above it
+/// by a large `min`, which a tenant may set for groups below its own.
 fn is_within(level: &'static Node, child: &'static Node) -> bool {
     let net = child.counter.usage().saturating_sub(prepaid(child));
+    let min = child.find_used().map_or(0, |used| used.min());
+    let fits = || level.find_used().is_some_and(|used| used.sum(MIN) <= level.counter.read().max);
+    if min > 0 && !fits() {
+        return false;
+    }
     match Terms::of(level, child) {
         Some(terms) => !terms.is_beyond_even(net),
-        None => child.find_used().is_some_and(|used| used.min() > 0 && net <= used.min()),
+        None => min > 0 && net <= min,
     }
 }
 
