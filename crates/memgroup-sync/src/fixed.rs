@@ -143,7 +143,8 @@ unsafe impl<T: Sync> Erasable for FixedRef<T> {
 pub struct FixedSlice<T: 'static> {
     /// The address in the lower 48 bits, the length above.
     word: AtomicU64,
-    of: PhantomData<(&'static [T], fn(T) -> T)>,
+    of: PhantomData<&'static [T]>,
+    is_invariant: PhantomData<AtomicPtr<T>>,
 }
 
 const ADDRESS_BITS: u32 = 48;
@@ -151,7 +152,7 @@ const ADDRESS_BITS: u32 = 48;
 impl<T> FixedSlice<T> {
     /// A slice without items.
     pub const fn empty() -> Self {
-        FixedSlice { word: AtomicU64::new(0), of: PhantomData }
+        FixedSlice { word: AtomicU64::new(0), of: PhantomData, is_invariant: PhantomData }
     }
 
     /// The slice; empty once it is erased.
