@@ -171,6 +171,7 @@ fn sweep_by(name: &str, selection: &Selection, mut run: impl FnMut(Run) -> Resul
     let now = Arc::new(Mutex::new(Run::COUNTING));
     let watchdog = {
         let (runs, now, name) = (Arc::clone(&runs), Arc::clone(&now), name.to_owned());
+        // ORDERING: Relaxed, here and below; a count that the watchdog compares with itself.
         let progress = move || runs.load(Ordering::Relaxed);
         Watchdog::new(progress, move || {
             format!("sweep {name}, run {}\n", now.lock().unwrap_or_else(PoisonError::into_inner))

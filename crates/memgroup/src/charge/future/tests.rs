@@ -11,6 +11,7 @@ use crate::charge::future::*;
 use crate::control::over_limit;
 use crate::{Config, Hierarchy};
 
+// ORDERING: Relaxed, all in this file; each test has one thread.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
