@@ -15,7 +15,7 @@ use crate::tree::handle::Group;
 use crate::tree::name;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
-use crate::tree::topology::{ROOT, State, Tree};
+use crate::tree::topology::{ROOT, Tree};
 
 /// A hierarchy of the pool may have no free store for subsystems. Such a one is reused only when this many wait, because the
 /// subsystems of its next user may not fit its stores.
@@ -65,26 +65,26 @@ impl Shared {
         // Held before the tree lock is free again: a retirement that comes late must see that the hierarchy has a user.
         shared.hold();
         let mut tree = shared.tree.lock();
-        if tree.state(ROOT) != State::Online {
-            tree.revive_root();
-        }
-        if !shared.make_place(&tree, ROOT) {
+        // Before the root is online: a hierarchy in the pool has no group, so a retirement that comes
+        // late finds nothing to remove there.
+        if let Err(refused) = shared.make_root(&tree) {
             shared.let_go_one();
             POOL.lock().unwrap_or_else(PoisonError::into_inner).push(shared);
-            return Err(ConfigError::no_nodes());
+            return Err(refused);
         }
-        if let Err(refused) = residence::alloc_record(shared.root()) {
-            tree.retire(ROOT);
-            // The root never had a handle: its release puts the hierarchy into the pool.
-            tree.retired = true;
-            shared.release_held(&mut tree, ROOT);
-            drop(tree);
-            shared.let_go();
-            return Err(refused.into());
-        }
+        tree.begin_root();
         begin(shared.root(), None, TOP, 0);
         drop(tree);
         Ok(shared)
+    }
+
+    /// Makes the root's node and its record. On an error nothing is left to undo: a node without a
+    /// group is used again with its hierarchy.
+    fn make_root(&'static self, tree: &Tree) -> Result<(), ConfigError> {
+        if !self.make_place(tree, ROOT) {
+            return Err(ConfigError::no_nodes());
+        }
+        Ok(residence::alloc_record(self.root())?)
     }
 
     /// Makes a child of `parent`, with one handle on it.
@@ -185,4 +185,55 @@ fn begin(node: &'static Node, up: Option<&'static Node>, parent: NodeId, depth: 
     drain::forget_attempts(node);
     node.adopt(up, parent, depth);
     node.entries().for_each(|entry| entry.store().prepare(entry));
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use memgroup_percpu::SlotSource;
+    use memgroup_sync::inject;
+
+    use super::*;
+
+    /// A configuration whose shape no other test of this program has, so that none takes its
+    /// hierarchy from the pool.
+    fn config() -> Config {
+        Config::with_slots(SlotSource::virtual_slots(1).unwrap()).groups_max(77_777)
+    }
+
+    fn pooled() -> Vec<&'static Shared> {
+        let pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.iter().copied().filter(|shared| shared.shape == config().shape()).collect()
+    }
+
+    /// A handle given out by a charge with bytes may be dropped after the hierarchy went to the
+    /// pool: that drop retires the hierarchy once more.
+    fn retire_late(shared: &'static Shared) {
+        shared.hold();
+        shared.let_go();
+    }
+
+    #[test]
+    fn a_hierarchy_without_a_root_bears_a_late_retirement_and_is_used_again() {
+        for _ in 0..2 {
+            // The system refuses the nodes, for a new hierarchy and then for the same one again.
+            let refused = inject::refuse_chunks();
+            let error = Shared::obtain(config()).err().expect("there are no nodes");
+            assert_eq!(error, ConfigError::no_nodes());
+            drop(refused);
+            let [shared] = pooled()[..] else { panic!("it waits in the pool once") };
+            assert_eq!(shared.tree.lock().in_use(), 0);
+            retire_late(shared);
+            assert_eq!(pooled().len(), 1, "and not twice");
+        }
+        // The system refuses the record.
+        let refused = memgroup_percpu::inject::fail_at(memgroup_percpu::Call::Map, 1..=u64::MAX);
+        assert!(Shared::obtain(config()).is_err());
+        drop(refused);
+        let [shared] = pooled()[..] else { panic!("it waits in the pool once") };
+        retire_late(shared);
+        assert!(std::ptr::eq(Shared::obtain(config()).expect("all memory is there"), shared));
+        assert!(pooled().is_empty());
+        shared.create(shared.root(), "group").expect("the root is online");
+        shared.let_go();
+    }
 }

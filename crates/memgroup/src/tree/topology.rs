@@ -81,6 +81,7 @@ impl Tree {
     /// Bytes of a place, whether it is free or not.
     pub(crate) const PLACE_BYTES: u64 = size_of::<Entry>() as u64;
 
+    /// A tree without a group. Its user begins the root.
     pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
         let mut tree = Tree {
             entries: Entries::default(),
@@ -90,7 +91,7 @@ impl Tree {
             noted: Vec::new(),
             bare: 0,
             bare_in: vec![0],
-            in_use: 1,
+            in_use: 0,
             dying: 0,
             departed: Vec::new(),
             groups_max,
@@ -98,11 +99,13 @@ impl Tree {
             retired: false,
         };
         tree.entries.make(ROOT);
-        tree.begin_root();
         tree
     }
 
-    fn begin_root(&mut self) {
+    /// Puts the root online for the next user of the hierarchy. The root's place has a node.
+    pub(crate) fn begin_root(&mut self) {
+        debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);
+        (self.in_use, self.retired) = (1, false);
         self.replace(ROOT, Entry { phase: Phase::Online, since: self.nanos(), ..Entry::free() });
     }
 
@@ -448,14 +451,6 @@ impl Tree {
     /// Bounds all groups to be made, for the next user of the hierarchy.
     pub(crate) fn set_bounds_of_all(&mut self, groups_max: u32, depth_max: u32) {
         (self.groups_max, self.depth_max) = (groups_max, depth_max);
-    }
-
-    /// The root of a hierarchy that is used again.
-    pub(crate) fn revive_root(&mut self) {
-        debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);
-        self.in_use = 1;
-        self.retired = false;
-        self.begin_root();
     }
 
     /// The place has another group, or none.

@@ -1,9 +1,15 @@
 use crate::state::stats::update_tree::UpdateTree;
 use crate::tree::topology::{ROOT, Tree};
 
+fn tree(groups_max: u32, depth_max: u32) -> Tree {
+    let mut tree = Tree::new(groups_max, depth_max);
+    tree.begin_root();
+    tree
+}
+
 #[test]
 fn releases_left_to_a_thread_are_taken_the_last_first() {
-    let (mut tree, [one, other]) = (Tree::new(10, 2), [(); 2].map(|()| UpdateTree::new(1, 10)));
+    let (mut tree, [one, other]) = (tree(10, 2), [(); 2].map(|()| UpdateTree::new(1, 10)));
     let ids = ["a", "b", "c", "d"].map(|name| tree.create(ROOT, name).unwrap());
     ids[..3].iter().for_each(|&id| tree.leave_unsettled(id, &one));
     tree.leave_unsettled(ids[3], &other);
@@ -16,7 +22,7 @@ fn releases_left_to_a_thread_are_taken_the_last_first() {
 
 #[test]
 fn a_walk_in_steps_misses_no_group_that_stays() {
-    let mut tree = Tree::new(10, 3);
+    let mut tree = tree(10, 3);
     let mut make = |parent, name| tree.create(parent, name).unwrap();
     let top = make(ROOT, "top");
     let (last, inner) = (make(top, "last"), make(top, "inner"));
@@ -36,7 +42,7 @@ fn a_walk_in_steps_misses_no_group_that_stays() {
 
 #[test]
 fn the_list_of_departed_groups_grows_with_dying_ones_only() {
-    let mut tree = Tree::new(5000, 2);
+    let mut tree = tree(5000, 2);
     let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
     for _ in 0..1000 {
         let id = make(&mut tree);
@@ -59,7 +65,7 @@ fn the_list_of_departed_groups_grows_with_dying_ones_only() {
 
 #[test]
 fn writes_as_much_of_a_path_as_there_is_room_for() {
-    let mut tree = Tree::new(10, 3);
+    let mut tree = tree(10, 3);
     let tenants = tree.create(ROOT, "tenants").unwrap();
     let blue = tree.create(tenants, "blau-grün").unwrap();
     let request = tree.create(blue, "request-17").unwrap();
