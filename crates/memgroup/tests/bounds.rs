@@ -267,23 +267,72 @@ fn one_tenant_that_takes_all_places_leaves_some_to_others() {
         for name in ["alice/x", "bob", "carol"] {
             h.get_or_create(&format!("{tenants}/{name}")).unwrap();
         }
+        let inside = (0..6).map(|number| format!("{tenants}/alice/{number}")).collect::<Vec<_>>();
+        inside.iter().for_each(|path| drop(h.create(path).unwrap()));
         h.get_or_create("/other").unwrap();
         let [alice, inner, bob] = ["alice", "alice/x", "bob"].map(|name| format!("{tenants}/{name}"));
         let before = h.groups().len() as u32;
         assert_eq!(take(&h, GROUPS, &alice), GROUPS - before);
-        // What she reaches by a small group of her own, and what others have after that.
-        assert_eq!((take(&h, GROUPS, &inner), take(&h, GROUPS, &alice)), (parts * 10, 0));
+        // What she reaches by small groups of her own, and what others have after that.
+        let mut taken = take(&h, GROUPS, &inner);
+        assert_eq!((taken, take(&h, GROUPS, &alice)), (parts * 5, 0), "half of her parts");
+        taken += inside.iter().map(|path| take(&h, GROUPS, path)).sum::<u32>();
+        assert_eq!(taken, parts * 10, "all of her parts");
         h.create(&format!("{tenants}/new")).unwrap();
-        assert_eq!((take(&h, GROUPS, &bob), take(&h, GROUPS, &inner)), (9, 0));
+        // Nine of the last part are left. Bob takes more than half of them, because he has none.
+        assert_eq!((take(&h, GROUPS, &bob), take(&h, GROUPS, &inner)), (5, 0));
         if parts == 2 {
+            while h.create(&format!("/tenants/more-{}", h.groups().len())).is_ok() {}
             assert!(h.create("/tenants/more").is_err() && h.create("/more").is_ok());
-            assert_eq!(take(&h, GROUPS, "/other"), 9);
+            assert_eq!(take(&h, GROUPS, "/other"), 5);
         }
+        assert_eq!(take(&h, GROUPS, "/"), 4, "the rest, for groups below the root");
         assert_eq!((h.groups().len() as u32, take(&h, GROUPS, "/")), (GROUPS + 40, 0));
         let written = h.io().get(&h.root(), stats::io::WIOS, Reach::Subtree, Freshness::Fresh);
-        assert_eq!(written, i64::from(GROUPS + 40 - before - (4 - parts)));
+        let taken = h.groups().iter().filter(|group| group.path().contains("/take-")).count();
+        assert_eq!(written, taken as i64, "one for each that was taken");
         h.root().children().into_iter().for_each(|group| group.remove_all().unwrap());
         assert_eq!(take(&h, GROUPS, "/"), GROUPS - 1, "the bound is exact below the root");
+    }
+}
+
+#[test]
+fn a_small_tenant_leaves_spare_places_to_those_that_have_fewer_groups() {
+    const GROUPS: u32 = 2560;
+    for tenants in ["", "/tenants"] {
+        let h = Hierarchy::new(config().groups_max(GROUPS)).unwrap();
+        let path = |name: &str| format!("{tenants}/{name}");
+        let small = ["carol", "dave", "erin", "frank"].map(path);
+        for path in small.iter().chain(&["a", "b", "c"].map(path)) {
+            h.get_or_create(path).unwrap();
+        }
+        for name in ["a", "b", "c"] {
+            // Large ones take all places between them.
+            let group = h.lookup(&path(name)).unwrap();
+            group.set_max_descendants(GROUPS / 3);
+            while group.create(&format!("{name}-{}", group.child_count())).is_ok() {}
+            group.set_max_descendants(None);
+        }
+        let others = take(&h, GROUPS, "/");
+        assert!(others >= 40, "places that are no spare ones, and those");
+        h.root().children().iter().filter(|group| group.path().starts_with("/take-")).for_each(|group| {
+            group.remove().unwrap();
+        });
+        while h.groups().len() < GROUPS as usize {
+            h.create(&format!("/more-{}", h.groups().len())).unwrap();
+        }
+        assert!(["a", "b", "c"].iter().all(|name| take(&h, GROUPS, &path(name)) == 0), "they are large");
+        let spare = if tenants.is_empty() { 40 } else { 30 };
+        let mut left: u32 = spare;
+        for path in &small {
+            let taken = take(&h, GROUPS, path);
+            assert_eq!(taken, left.div_ceil(2), "half of {left} spare places are for others");
+            left -= taken;
+        }
+        assert!(left > 0);
+        // A group in itself gives a tenant no more: the tenant is the topmost one that is not large.
+        let within = h.lookup(&small[3]).unwrap().children().remove(0).path();
+        assert_eq!(take(&h, GROUPS, &within), 0);
     }
 }
 

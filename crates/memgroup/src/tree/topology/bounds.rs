@@ -24,6 +24,11 @@
 //!   │   └── bob                may use the first three
 //!   └── other                  may use all four
 //! ```
+//!
+//! Among those that aren't large, the spare places are for the ones that have few groups. Of the groups that aren't
+//! large and are above the new one, the topmost is its *tenant*: `bob` and `other` for the groups below them. The
+//! tenant's next group needs more spare places left, of the parts that it may use, than the tenant has groups. So one
+//! tenant takes at most half of what is left, rounded up, and one that has fewer groups still gets some.
 
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
@@ -79,12 +84,17 @@ impl Tree {
         if is_large(parent) && self.entry(parent).large_children == 0 {
             return false;
         }
-        let (mut parts, mut at) = (SPARE_PARTS, parent);
+        let (mut parts, mut tenant_has, mut at) = (SPARE_PARTS, 0, parent);
         while let Some(above) = self.parent(at) {
-            parts = parts.saturating_sub(u32::from(is_large(at)));
+            if is_large(at) {
+                parts = parts.saturating_sub(1);
+            } else {
+                tenant_has = self.entry(at).below;
+            }
             at = above;
         }
-        self.in_use - self.groups_max < parts * (self.groups_max / SPARE_DIVISOR)
+        let spare = parts * (self.groups_max / SPARE_DIVISOR);
+        tenant_has < spare.saturating_sub(self.in_use - self.groups_max)
     }
 
     /// The most groups below a group that is not large.
