@@ -213,6 +213,11 @@ impl Clock {
         Clock { now: shared.nanos(), patience: u64::try_from(patience).unwrap_or(u64::MAX) }
     }
 
+    #[cfg(all(test, not(memgroup_loom)))]
+    pub(crate) fn at(now: u64, patience: std::time::Duration) -> Clock {
+        Clock { now, patience: patience.as_nanos() as u64 }
+    }
+
     /// Whether less than the patience has passed.
     fn has_patience(self, since: u64) -> bool {
         self.now.saturating_sub(since) < self.patience

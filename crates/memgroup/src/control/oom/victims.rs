@@ -35,6 +35,9 @@
 //!   has not comes last: its groups would be waited for one after the other. Then the scores count, then the excess of the child right below the full group.
 //!   One within its even share is not chosen for another. It is for a charge of its own if that does not wait, no sibling can be chosen, and none is still
 //!   to stop.
+//! - I9. While victims are awaited, another one is chosen only in a child of the full group that has more late victims
+//!   than awaited ones. So a child with many victims that ignore their stop has 1 told, then 1, 2, 4, 8 and so on:
+//!   they delay others by the logarithm of their number in patiences. A child that stops in time loses one at a time.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
@@ -106,6 +109,15 @@ pub(crate) struct Chosen {
     set: u64,
     /// The group that is killed as a whole.
     pub(crate) unit: Option<&'static Node>,
+}
+
+/// The victims that a charge must wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    ForNone,
+    /// Another may be told, but only beside victims of a child of the full group that are late (I9).
+    UnlessBeside,
+    ForAll,
 }
 
 /// A call of a hook.
@@ -239,7 +251,7 @@ impl Victims {
     pub(crate) fn is_any_for(&self, control: &OomControl) -> bool {
         let mut list = self.list.lock();
         list.update_all(Clock::of(control.full.shared()));
-        list.awaited_in(control.full).is_none() && list.find(control, 0).is_some()
+        list.waiting_in(control.full) != Waiting::ForAll && list.find(control, 0).is_some()
     }
 
     /// A group that counts in `top` and was told to stop, and has not freed half of its bytes; its usage.
@@ -251,11 +263,14 @@ impl Victims {
 
     /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group that is killed as a whole.
     pub(crate) fn choose(&self, control: &OomControl, lacks: u64) -> Option<Chosen> {
-        let clock = Clock::of(control.full.shared());
+        self.choose_at(control, lacks, Clock::of(control.full.shared()))
+    }
+
+    fn choose_at(&self, control: &OomControl, lacks: u64, clock: Clock) -> Option<Chosen> {
         let mut list = self.list.lock();
         let list = &mut *list;
         list.update_all(clock);
-        if list.awaited_in(control.full).is_some() {
+        if list.waiting_in(control.full) == Waiting::ForAll {
             return None;
         }
         let (on_their_way, dying) = list.on_their_way_in(control.full);
@@ -369,9 +384,34 @@ impl List {
 
     /// A group that counts in `top`, was told to stop, and has not freed half of its bytes.
     fn awaited_in(&self, top: &'static Node) -> Option<&'static Node> {
+        self.awaited().find(|node| levels(node, top).is_some())
+    }
+
+    /// Groups that were told to stop, have not freed half of their bytes, and still have time for it.
+    fn awaited(&self) -> impl Iterator<Item = &'static Node> {
         let kills = self.kills().filter(|kill| kill.is_awaited()).map(|kill| kill.node);
         let claims = self.claims.iter().filter(|claim| claim.is_awaited()).filter_map(Claim::node);
-        kills.chain(claims).find(|node| levels(node, top).is_some())
+        kills.chain(claims)
+    }
+
+    /// Returns for which victims a charge that finds `top` full must wait.
+    fn waiting_in(&self, top: &'static Node) -> Waiting {
+        let mut waiting = Waiting::ForNone;
+        for node in self.awaited().filter(|node| levels(node, top).is_some()) {
+            if !self.may_tell_more(node, top) {
+                return Waiting::ForAll;
+            }
+            waiting = Waiting::UnlessBeside;
+        }
+        waiting
+    }
+
+    /// Returns whether another victim may be told beside those that are awaited in the child of `top`
+    /// that `node` counts in (I9).
+    fn may_tell_more(&self, node: &'static Node, top: &'static Node) -> bool {
+        let Some(child) = chain::right_below(top, node) else { return false };
+        let is_inside = |other: &&'static Node| levels(other, child).is_some();
+        self.awaited().filter(is_inside).count() < self.late().filter(is_inside).count()
     }
 
     /// Bytes that groups that count in `top` are still to free because they were told to stop, and one of those groups.
@@ -412,10 +452,11 @@ impl List {
         let newcomer = Newcomer::of(control.full, Some(control.requester));
         let is_own = share::is_above_own_even(control.full, control.requester);
         let is_last_resort = !control.waits && !self.is_late_in(control.full);
+        let is_waiting = self.waiting_in(control.full) != Waiting::ForNone;
         for candidate in self.candidates.iter().filter(|one| one.size() > 0 && one.can_be_asked(control)) {
             let (node, size) = (candidate.node, candidate.size());
             let protection = effective(node, control.full);
-            if candidate.usage <= protection.min {
+            if candidate.usage <= protection.min || is_waiting && !self.may_tell_more(node, control.full) {
                 continue;
             }
             let even = share::even_of(node, newcomer);
@@ -444,10 +485,7 @@ impl List {
     /// Whether the group right below `top` that `node` counts in has other work there that was told to stop, and has not in time.
     fn is_overdue_beside(&self, node: &'static Node, top: &'static Node) -> bool {
         let child = chain::right_below(top, node);
-        let is_beside = |other: &'static Node| {
-            chain::levels(other).any(|level| child.is_some_and(|child| std::ptr::eq(level, child)))
-        };
-        self.late().any(is_beside)
+        child.is_some_and(|child| self.late().any(|other| levels(other, child).is_some()))
     }
 
     /// Groups that were told to stop, and have not in time.
@@ -538,5 +576,80 @@ impl Shared {
     /// The groups that have kill hooks.
     pub(crate) fn victims(&self) -> &Victims {
         self.parts.get(&VICTIMS)
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use crate::control::oom::hook::KillRequest;
+    use crate::control::oom::victims::*;
+    use crate::state::config::Config;
+    use crate::tree::handle::{Group, Hierarchy};
+
+    const PATIENCE: Duration = Duration::from_secs(3600);
+
+    fn at(patiences: u64) -> Clock {
+        Clock::at(patiences * PATIENCE.as_nanos() as u64, PATIENCE)
+    }
+
+    /// Has every victim told that a charge finds at this time. Returns their names.
+    fn tell(control: &OomControl, clock: Clock) -> Vec<String> {
+        let victims = control.full.shared().victims();
+        let mut told = Vec::new();
+        while let Some(chosen) = victims.choose_at(control, 1, clock) {
+            let call = victims.begin_call(control, &chosen, &mut 0).expect("it was chosen just now");
+            victims.end_call(&call, Some(KillAnswer::Dying));
+            let mut list = victims.list.lock();
+            let kill = list.candidate(call.node).and_then(|candidate| candidate.kill.as_mut());
+            kill.expect("it was told").since = clock.now;
+            drop(list);
+            told.push(Group::pinned(call.node).name());
+        }
+        told
+    }
+
+    #[test]
+    fn victims_that_ignore_their_stop_delay_others_by_the_logarithm_of_their_number() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).kill_patience(PATIENCE)).unwrap();
+        let full = hierarchy.create("/full").unwrap();
+        let [hoarder, other, requester] =
+            ["hoarder", "other", "requester"].map(|name| full.create(name).unwrap());
+        let with_work = |group: Group, bytes| {
+            let charge = group.try_charge(bytes).unwrap();
+            (group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap(), charge)
+        };
+        let _work: Vec<_> = (0..16)
+            .map(|number| with_work(hoarder.create(&format!("request-{number}")).unwrap(), 1 << 20))
+            .collect();
+        let _other = with_work(other, 1 << 10);
+        let (requester, full) = (requester.node(), full.node());
+        let charge = hierarchy.shared().victims().begin_charge();
+        let control = OomControl { requester, full, asked: 1, charge, waits: false };
+        let told: Vec<_> = (0..7).map(|patiences| tell(&control, at(patiences))).collect();
+        assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 2, 4, 8, 1, 0]);
+        assert_eq!(told[5], ["other"], "the smaller one of another child comes after all of them");
+    }
+
+    #[test]
+    fn a_child_that_stops_in_time_loses_one_at_a_time() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).kill_patience(PATIENCE)).unwrap();
+        let full = hierarchy.create("/full").unwrap();
+        let tenant = full.create("tenant").unwrap();
+        let work = (0..4).map(|number| {
+            let request = tenant.create(&format!("request-{number}")).unwrap();
+            let charge = request.try_charge(1 << 20).unwrap();
+            (request.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap(), charge)
+        });
+        let mut work: Vec<_> = work.collect();
+        let node = full.node();
+        let charge = hierarchy.shared().victims().begin_charge();
+        let control = OomControl { requester: node, full: node, asked: 1, charge, waits: true };
+        for left in (0..4).rev() {
+            let [name] = &tell(&control, at(0))[..] else { panic!("one is told") };
+            work.retain(|(_, charge)| charge.group().name() != *name);
+            assert_eq!(work.len(), left);
+        }
     }
 }
