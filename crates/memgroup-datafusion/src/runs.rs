@@ -79,8 +79,11 @@ impl Run<'_> {
         }
         let mut room = wait_on_a_thread(group.clone(), bytes, deadline.into_std())?;
         loop {
-            match timeout(LOOK_AGAIN, &mut room).await {
-                Ok(ended) => return ended.ok().flatten(),
+            match timeout(LOOK_AGAIN, &mut room.charge).await {
+                Ok(ended) => {
+                    room.is_over = true;
+                    return ended.ok().flatten();
+                }
                 // Again and again: the wait may not have begun yet.
                 Err(_) if !others_run() => _ = group.wake_waiters(),
                 Err(_) => {}
@@ -94,14 +97,11 @@ fn is_for_lack_of_room(error: &ChargeError) -> bool {
 }
 
 /// Waits for room on a thread of its own: tokio's pool panics where the system has no thread for it. `None` without a thread: the query does not wait then.
-fn wait_on_a_thread(
-    group: Group,
-    bytes: u64,
-    until: std::time::Instant,
-) -> Option<oneshot::Receiver<Option<Charge>>> {
-    let (sender, room) = oneshot::channel();
-    let wait = move || {
-        loop {
+fn wait_on_a_thread(group: Group, bytes: u64, until: std::time::Instant) -> Option<Room> {
+    let (sender, charge) = oneshot::channel::<Option<Charge>>();
+    let room = Room { charge, group: group.clone(), is_over: false };
+    let wait = move |is_wanted: &dyn Fn() -> bool| {
+        while is_wanted() {
             group.wait_for_room(bytes, until).ok()?;
             match group.try_charge_by(bytes, Effort::Reclaim) {
                 Ok(charge) => return Some(charge),
@@ -111,10 +111,31 @@ fn wait_on_a_thread(
                 Err(_) => return None,
             }
         }
+        None
     };
     // A charge for a query that was dropped meanwhile comes back, and is dropped.
     let thread = std::thread::Builder::new().name("memgroup-room".to_owned());
-    thread.spawn(move || drop(sender.send(wait()))).is_ok().then_some(room)
+    let work = move || {
+        let charge = wait(&|| !sender.is_closed());
+        drop(sender.send(charge));
+    };
+    thread.spawn(work).is_ok().then_some(room)
+}
+
+/// The room that a thread waits for. If it is dropped before, the thread ends.
+struct Room {
+    charge: oneshot::Receiver<Option<Charge>>,
+    group: Group,
+    is_over: bool,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.charge.close();
+            self.group.wake_waiters();
+        }
+    }
 }
 
 /// A query that waits does not count as one that runs: it holds no memory.
@@ -193,6 +214,23 @@ mod tests {
         assert_eq!(query.usage_exact(), 200);
         drop(charge);
         assert_eq!(query.usage_exact(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_thread_of_a_wait_that_is_cancelled_ends() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let query = hierarchy.get_or_create("/tenant/query").unwrap();
+        let _held = query.try_charge(900).unwrap();
+        query.set_max(1000).unwrap();
+        let until = std::time::Instant::now() + Duration::from_secs(3600);
+        let room = wait_on_a_thread(query.clone(), 200, until).unwrap();
+        while query.waiters().now == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        drop(room);
+        while query.waiters().now > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     #[tokio::test]

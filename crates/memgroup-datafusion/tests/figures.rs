@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use datafusion::common::DataFusionError;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::dataframe::DataFrameWriteOptions;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::memory_pool::MemoryPool;
@@ -11,7 +11,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use memgroup::stats::io::{RBYTES, WBYTES};
 use memgroup::{Config, Freshness, Group, Hierarchy, Reach};
-use memgroup_datafusion::{Tenant, charged_caches};
+use memgroup_datafusion::{Query, Tenant, charged_caches};
 
 const SORT: &str =
     "select value, 'text ' || value as t from generate_series(1, 400000) order by value % 1000, t";
@@ -19,6 +19,15 @@ const SORT: &str =
 /// The table of its hash join cannot spill.
 const JOIN: &str = "select one.value, other.value from generate_series(1, 400000) one \
                     join generate_series(1, 400000) other on one.value = other.value";
+
+/// Runs a statement without keeping its rows, and returns their number.
+async fn drain(query: &Query, sql: &str) -> Result<usize> {
+    let (mut stream, mut rows) = (query.stream(sql).await?, 0);
+    while let Some(batches) = stream.next().await? {
+        rows += batches.iter().map(|batch| batch.num_rows()).sum::<usize>();
+    }
+    Ok(rows)
+}
 
 async fn until_empty(group: &Group) {
     while group.usage_exact() > 0 {
@@ -64,6 +73,7 @@ async fn spilled_bytes_are_in_the_statistics_the_plan_and_the_record() {
     );
     let read = io.get(&alice, RBYTES, Reach::Subtree, Freshness::Fresh);
     assert!(read > 0, "{read} bytes read");
+    drop(rows); // They are charged to the query until then.
     until_empty(&alice).await;
 }
 
@@ -168,11 +178,8 @@ async fn a_statement_that_writes_is_not_begun_anew() {
     alice.set_max(1 << 20).unwrap();
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
     let tenant = Tenant::new(&hierarchy, &alice, &context);
-    let run = async |sql: &str| {
-        let query = tenant.begin("query").unwrap();
-        query.collect(sql).await.map(|_| ())
-    };
-    run(SORT).await.expect("a later attempt ends");
+    let run = async |sql: &str| drain(&tenant.begin("query").unwrap(), sql).await;
+    assert_eq!(run(SORT).await.expect("a later attempt ends"), 400_000);
     let path = dir.path().join("rows.parquet");
     let error = run(&format!("copy ({SORT}) to '{}'", path.display())).await.unwrap_err();
     assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
@@ -189,8 +196,7 @@ async fn a_query_that_is_begun_anew_keeps_its_settings() {
     let query = Tenant::new(&hierarchy, &alice, &context).begin("query").unwrap();
     query.collect("set datafusion.execution.time_zone = '+05:00'").await.unwrap();
     query.collect(&format!("prepare joined as {JOIN}")).await.unwrap();
-    let rows = query.collect("execute joined").await.unwrap();
-    assert_eq!(rows.iter().map(|batch| batch.num_rows()).sum::<usize>(), 400_000);
+    assert_eq!(drain(&query, "execute joined").await.unwrap(), 400_000);
     assert!(query.pool().refused() > 0);
     let zone = query.collect("show datafusion.execution.time_zone").await.unwrap();
     let zone = datafusion::arrow::util::pretty::pretty_format_batches(&zone).unwrap().to_string();
