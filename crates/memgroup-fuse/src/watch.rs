@@ -12,7 +12,9 @@
 //!   sees ends the wait at the root.
 //! - I2. The kernel locks the parent of a group until its removal is answered. So the thread answers as soon as the group is gone, although its
 //!   callbacks still run.
-//! - I3. A look reads each value of a group once, however many descriptors are polled. A user has [`POLLED_MOST`] of them.
+//! - I3. A look reads each value of a group once, however many descriptors are polled.
+//! - I4. Every user finds places: the more are taken, the fewer a user may have, and [`POLLED_ALWAYS`]
+//!   are never refused.
 //! - B1. Events are told at most every 10 ms, as the kernel does with `memory.events`. Removals and triggers are told [`TICK`] late.
 //! - B2. Looks take a twentieth of the thread's time at most: the next one waits [`REST`] times as long as the last one took. So with many polls, or
 //!   groups whose bytes take long to add up, news is told later. Removals that users of the mount make are answered in time.
@@ -40,11 +42,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How much longer than a look at all descriptors the time until the next one is.
 const REST: u32 = 20;
 
-/// The descriptors of one user with a poll that waits.
-const POLLED_MOST: usize = 1024;
+/// The polls that wait, of all users together, apart from those that a user may always have.
+const POLLED_MOST: usize = 5 * 1024;
 
-/// Users that have as many polls as they may before there are no more for any user.
-const USERS: usize = 4;
+/// A user may have another poll while it has fewer than this part of the free places: the first one
+/// gets 1,024, and leaves 4,096 to the others.
+const PART: usize = 4;
+
+/// The polls that a user may always have, whatever others have.
+const POLLED_ALWAYS: usize = 16;
 
 /// Descriptors with a poll that waits, by their handles.
 struct Polls<N> {
@@ -62,10 +68,14 @@ impl<N> Default for Polls<N> {
 impl<N> Polls<N> {
     /// Adds the poll of a descriptor, or replaces it. Returns whether there is a place.
     fn insert(&mut self, handle: u64, open: &Arc<Open>, notifier: N) -> bool {
-        // A replaced notifier is dropped with the lock held, and runs no code of others.
-        self.remove(handle);
+        if let Some((_, before)) = self.waiting.get_mut(&handle) {
+            // The one before is dropped with the lock held, and runs no code of others.
+            *before = notifier;
+            return true;
+        }
         let of_user = self.users.get(&open.user).copied().unwrap_or_default();
-        if of_user >= POLLED_MOST || self.waiting.len() >= POLLED_MOST * USERS {
+        let free = POLLED_MOST.saturating_sub(self.waiting.len());
+        if of_user >= POLLED_ALWAYS.max(free / PART) {
             return false;
         }
         self.users.insert(open.user, of_user + 1);
@@ -301,27 +311,30 @@ mod tests {
     use crate::files::Files;
 
     #[test]
-    fn a_user_has_a_bounded_number_of_polls() {
+    fn every_user_finds_a_place() {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let file = Files::of(&hierarchy).find("memory.events").unwrap().1;
         let open = |user| Arc::new(Open::new(user, hierarchy.root().downgrade(), Arc::clone(&file)));
         let mut polls = Polls::default();
-        let mut handle = 0..;
-        for user in 0..USERS as u32 {
+        let mut handles = 0..;
+        // Each takes as many as it gets.
+        let mut take = |polls: &mut Polls<()>, user| {
             let open = open(user);
-            let mut add = || polls.insert(handle.next().unwrap(), &open, ());
-            assert!((0..POLLED_MOST).all(|_| add()));
-            assert!(!add(), "user {user}");
+            (0..=POLLED_MOST).take_while(|_| polls.insert(handles.next().unwrap(), &open, ())).count()
+        };
+        let taken: Vec<usize> = (0..100).map(|user| take(&mut polls, user)).collect();
+        assert_eq!(taken[..4], [1024, 819, 655, 524], "a fifth of the free places each");
+        assert!(taken.is_sorted_by(|before, after| before >= after), "{taken:?}");
+        assert_eq!(taken[99], POLLED_ALWAYS, "a late user has a place");
+        assert!(polls.waiting.len() <= POLLED_MOST + 100 * POLLED_ALWAYS);
+        assert_eq!(take(&mut polls, 0), 0, "it has more than its part by now");
+        assert!(polls.insert(0, &open(0), ()), "a poll of a file that is polled keeps its place");
+
+        let all: Vec<u64> = polls.waiting.keys().copied().collect();
+        for handle in all {
+            assert!(polls.remove(handle).is_some() && polls.remove(handle).is_none());
         }
-        let other = open(99);
-        assert!(!polls.insert(u64::MAX, &other, ()), "there are no more for any user");
-        assert!(polls.insert(0, &open(0), ()), "it takes the place of the one before");
-        assert!(polls.remove(0).is_some() && polls.remove(0).is_none());
-        assert!(polls.insert(u64::MAX, &other, ()));
-        assert!(
-            (1..handle.next().unwrap()).chain([u64::MAX]).filter_map(|handle| polls.remove(handle)).count()
-                > 0
-        );
         assert!(polls.waiting.is_empty() && polls.users.is_empty());
+        assert_eq!(take(&mut polls, 0), 1024, "the places are free again");
     }
 }
