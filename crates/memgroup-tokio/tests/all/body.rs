@@ -1,6 +1,5 @@
 //! Bodies that are charged while they last.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,28 +12,8 @@ use memgroup::{Group, scope};
 use memgroup_tokio::{BodyError, BodyFailure, ChargedBody, InGroupExt, ReclaimerThread};
 use tokio::task::yield_now;
 
+use crate::frames::zeros;
 use crate::{assert_empty, fixture};
-
-/// Frames of zeros, of these lengths.
-struct Frames(VecDeque<usize>);
-
-impl Frames {
-    fn new(lengths: impl IntoIterator<Item = usize>) -> Frames {
-        Frames(lengths.into_iter().collect())
-    }
-}
-
-impl Body for Frames {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop_front().map(|length| Ok(Frame::data(Bytes::from(vec![0; length])))))
-    }
-}
 
 fn charged<B: Body>(group: &Group, body: B) -> ChargedBody<B> {
     ChargedBody::new(body, group.try_charge(100).unwrap())
@@ -43,7 +22,7 @@ fn charged<B: Body>(group: &Group, body: B) -> ChargedBody<B> {
 #[tokio::test]
 async fn holds_its_charge_while_it_lasts() {
     let (hierarchy, group) = fixture();
-    let mut body = charged(&group, Frames::new([10, 20]));
+    let mut body = charged(&group, zeros([10, 20]));
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), 10);
     assert_eq!(group.usage_exact(), 100, "frames are not charged unless told");
     drop(body);
@@ -57,7 +36,7 @@ const FRAME: u64 = 128;
 async fn many_small_frames_are_charged_for_the_memory_of_a_list_of_them() {
     let (hierarchy, group) = fixture();
     group.set_max(100 + 1000 * (1 + FRAME)).unwrap();
-    let mut body = charged(&group, Frames::new([1; 1001])).growing();
+    let mut body = charged(&group, zeros([1; 1001])).growing();
     let mut list = Vec::new();
     let end = loop {
         match body.frame().await.unwrap() {
@@ -74,7 +53,7 @@ async fn many_small_frames_are_charged_for_the_memory_of_a_list_of_them() {
 #[tokio::test]
 async fn charges_each_frame_until_it_is_dropped() {
     let (hierarchy, group) = fixture();
-    let mut body = charged(&group, Frames::new([10, 20])).growing();
+    let mut body = charged(&group, zeros([10, 20])).growing();
     let account = body.account();
     let mut next = async || body.frame().await.unwrap().unwrap().into_data().unwrap();
     let first = next().await;
@@ -96,9 +75,9 @@ async fn charges_each_frame_until_it_is_dropped() {
 #[tokio::test]
 async fn a_copy_of_the_frames_is_not_charged_beside_them() {
     let (hierarchy, group) = fixture();
-    let copied = charged(&group, Frames::new([10, 20])).growing().collect().await.unwrap().to_bytes();
+    let copied = charged(&group, zeros([10, 20])).growing().collect().await.unwrap().to_bytes();
     assert_eq!((copied.len(), group.usage_exact()), (30, 0), "two frames were copied into one buffer");
-    let handed_on = charged(&group, Frames::new([10])).growing().collect().await.unwrap().to_bytes();
+    let handed_on = charged(&group, zeros([10])).growing().collect().await.unwrap().to_bytes();
     assert_eq!((handed_on.len(), group.usage_exact()), (10, 10 + FRAME), "one is handed on as it is");
     drop(handed_on);
     assert_empty(&hierarchy, &group);
@@ -139,7 +118,7 @@ async fn has_not_ended_while_its_last_frame_waits_for_room() {
 async fn is_cut_off_at_a_frame_that_is_refused() {
     let (hierarchy, group) = fixture();
     group.set_max(125 + FRAME).unwrap();
-    let mut body = charged(&group, Frames::new([20, 20, 1])).growing();
+    let mut body = charged(&group, zeros([20, 20, 1])).growing();
     let first = body.frame().await.unwrap().unwrap();
     let Some(Err(BodyError::Failed(BodyFailure::Refused(error)))) = body.frame().await else { panic!() };
     assert_eq!((error.asked(), error.usage()), (20 + FRAME, 120 + FRAME));
@@ -153,7 +132,7 @@ async fn is_cut_off_at_a_frame_that_is_refused() {
 async fn is_cut_off_at_the_byte_beyond_its_most() {
     let (hierarchy, group) = fixture();
     for (most, is_whole) in [(30, true), (29, false)] {
-        let body = charged(&group, Frames::new([10, 20])).growing().max_bytes(most);
+        let body = charged(&group, zeros([10, 20])).growing().max_bytes(most);
         assert_eq!(body.collect().await.is_ok(), is_whole, "{most}");
     }
     assert_empty(&hierarchy, &group);
@@ -165,7 +144,7 @@ async fn a_frame_waits_for_room() {
     let _reclaimer = ReclaimerThread::spawn(&hierarchy).unwrap();
     group.set_max(1100).unwrap();
     let held = group.try_charge(800).unwrap();
-    let body = charged(&group, Frames::new([50, 500])).growing().patience(Duration::from_secs(3600));
+    let body = charged(&group, zeros([50, 500])).growing().patience(Duration::from_secs(3600));
     let reading = tokio::spawn(body.collect());
     while group.waiters().now == 0 {
         yield_now().await;
@@ -182,7 +161,7 @@ async fn a_body_that_waits_for_a_frame_can_be_dropped() {
     let _reclaimer = ReclaimerThread::spawn(&hierarchy).unwrap();
     group.set_max(1000).unwrap();
     let held = group.try_charge(800).unwrap();
-    let body = charged(&group, Frames::new([500])).growing().patience(Duration::from_secs(3600));
+    let body = charged(&group, zeros([500])).growing().patience(Duration::from_secs(3600));
     let reading = tokio::spawn(body.collect());
     while group.waiters().now == 0 {
         yield_now().await;

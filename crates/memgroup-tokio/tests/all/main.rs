@@ -4,6 +4,8 @@ mod body;
 mod charge;
 mod delay;
 mod events;
+#[path = "../support/frames.rs"]
+mod frames;
 mod in_group;
 mod limited;
 mod request;

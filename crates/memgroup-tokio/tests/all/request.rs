@@ -12,7 +12,7 @@ use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::{BodyExt, Full};
 use memgroup::{Charge, ChargeErrorKind, Config, Effort, Group, Hierarchy, KillOutcome, scope};
 use memgroup_tokio::{ChargedBody, ReclaimerThread, RequestGroup, RequestGroups};
 use tokio::task::yield_now;
@@ -20,6 +20,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::assert_empty;
+use crate::frames::Frames;
 
 type Handled = Response<Full<Bytes>>;
 type Incoming = ChargedBody<Full<Bytes>>;
@@ -160,23 +161,11 @@ async fn answers_413_to_a_body_that_turns_out_too_large() {
         text("handled")
     };
     let mut service = fixture.layer.clone().body_max(4).layer(Handler(drain));
-    let frames = ["hel", "lo"].map(|part| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(part))));
-    let body = StreamBody::new(Frames(frames.into_iter()));
+    let body = Frames(["hel", "lo"].map(Bytes::from).into_iter());
     let request = Request::builder().header("tenant", "alice").body(body).unwrap();
     let response = service.call(request).await.unwrap();
     assert_eq!(answer(&response), (413, None), "whatever the handler makes of it");
     fixture.assert_ended();
-}
-
-/// An iterator as a stream that never waits.
-struct Frames<I>(I);
-
-impl<I: Iterator + Unpin> futures_core::Stream for Frames<I> {
-    type Item = I::Item;
-
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {
-        Poll::Ready(self.0.next())
-    }
 }
 
 #[tokio::test]

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use memgroup::{Config, Hierarchy, scope};
 use memgroup_tokio::{ChargedBody, GroupExt, RequestGroup, RequestGroups, Tasks, TimedExt};
@@ -16,23 +15,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 use xtask::sweep::Form;
 
-/// A body of frames of 100 bytes.
-struct Frames(u32);
+use crate::frames::Frames;
 
-impl Body for Frames {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let left = self.0.checked_sub(1);
-        Poll::Ready(left.map(|left| {
-            self.0 = left;
-            Ok(Frame::data(Bytes::from_static(&[7; 100])))
-        }))
-    }
+/// A body of so many frames of 100 bytes.
+fn frames(count: usize) -> Frames {
+    Frames(vec![Bytes::from_static(&[7; 100]); count].into_iter())
 }
 
 /// A handler that reads the body, and holds as much beside it, charge by charge. A refusal is its answer.
@@ -73,13 +60,13 @@ async fn scenario(hierarchy: &Hierarchy, patience: Duration) -> Result<(), Strin
     let (alice, tenant) = (hierarchy.get_or_create("/tenants/alice").unwrap(), tenants.clone());
     let layer = RequestGroups::new(move |_| tenant.child("alice").ok_or(StatusCode::FORBIDDEN));
     let mut service = layer.admission(50).request_max(100_000).patience(patience).layer(Handler);
-    for frames in [5, 3] {
-        let response = service.call(Request::new(Frames(frames))).await.unwrap();
+    for count in [5, 3] {
+        let response = service.call(Request::new(frames(count))).await.unwrap();
         let status = response.status();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8(body.to_vec()).unwrap();
         match status {
-            StatusCode::OK => assert_eq!(text, frames.to_string()),
+            StatusCode::OK => assert_eq!(text, count.to_string()),
             // An injected refusal is one by the group that charges.
             StatusCode::PAYLOAD_TOO_LARGE => {
                 assert!(text.starts_with("failed to charge "), "{text}");

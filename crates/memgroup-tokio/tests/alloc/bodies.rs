@@ -1,43 +1,24 @@
 //! Bodies that the layer and the allocator both see.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use memgroup_tokio::{ChargedBody, RequestGroup};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::frames::Frames;
 use crate::{Handler, MIB, tenants};
 
 const FRAMES: usize = 160;
 const FRAME: usize = 64 << 10;
-
-/// A body whose frames were allocated in no group, as those that a server reads from a connection.
-struct Received(Vec<Bytes>);
-
-impl Body for Received {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop().map(|bytes| Ok(Frame::data(bytes))))
-    }
-}
 
 #[tokio::test]
 async fn each_byte_of_a_body_counts_once() {
     let (hierarchy, tenants, layer) = tenants(&["alice"]);
     let alice = tenants.child("alice").unwrap();
     // As an extractor of JSON does: the frames are copied into one buffer, and the text in it is copied out.
-    let parse = |request: Request<ChargedBody<Received>>| async move {
+    let parse = |request: Request<ChargedBody<Frames>>| async move {
         let tenant = request.extensions().get::<RequestGroup>().unwrap().tenant().clone();
         let collected = request.into_body().collect().await.unwrap().to_bytes();
         let parsed = collected.to_vec();
@@ -46,7 +27,9 @@ async fn each_byte_of_a_body_counts_once() {
         Response::new(Full::from(format!("{} {usage}", parsed.len())))
     };
     let mut service = layer.layer(Handler(parse));
-    let body = Received((0..FRAMES).map(|_| Bytes::from(vec![b'x'; FRAME])).collect());
+    // Allocated in no group, as those that a server reads from a connection.
+    let frames: Vec<Bytes> = (0..FRAMES).map(|_| Bytes::from(vec![b'x'; FRAME])).collect();
+    let body = Frames(frames.into_iter());
     let request = Request::builder().header("tenant", "alice").body(body).unwrap();
     let response = service.call(request).await.unwrap();
     let text = response.into_body().collect().await.unwrap().to_bytes();

@@ -1,8 +1,11 @@
 //! Requests with the global allocator of memgroup-alloc, which charges what handlers allocate.
 
 mod bodies;
+// The other tests make bodies of zeros as well.
+#[allow(dead_code)]
+#[path = "../support/frames.rs"]
+mod frames;
 mod kills;
-
 mod pools;
 
 use std::convert::Infallible;
