@@ -92,29 +92,39 @@ impl DeferredReleases {
 /// Whether all values were moved; else the first update tree that another thread flushes.
 fn try_move(node: &'static Node) -> Result<(), &'static UpdateTree> {
     node.entries().for_each(prefetch);
-    let mut trees = node.shared().statistics.trees();
-    if let Some(busy) = trees.find(|updates| !try_move_within(node, updates)) {
-        return Err(busy);
+    match node.shared().statistics.shared_tree() {
+        Some(updates) => try_move_within(node, node.entries(), updates)?,
+        None => node
+            .entries()
+            .try_for_each(|entry| try_move_within(node, std::iter::once(entry), entry.store().updates))?,
     }
     let lacking = node.entries().filter(|entry| !entry.record.is_linked());
     lacking.for_each(|entry| entry.store().uncount_lacking());
     Ok(())
 }
 
-/// Moves the values of the subsystems with this update tree, if no thread flushes them.
-fn try_move_within(node: &'static Node, updates: &'static UpdateTree) -> bool {
+/// Moves the values of all subsystems with this update tree, unless another thread flushes them.
+fn try_move_within(
+    node: &'static Node,
+    entries: impl Iterator<Item = &'static StatEntry> + Clone,
+    updates: &'static UpdateTree,
+) -> Result<(), &'static UpdateTree> {
     let mut turn = updates.try_lock();
     if turn.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
-        return false;
+        return Err(updates);
     }
-    let entries = || node.entries().filter(|entry| core::ptr::eq(entry.store().updates, updates));
     let mut copy = turn.as_deref_mut().and_then(|state| state.copy.as_mut());
-    entries().for_each(|entry| move_entry(entry, node, copy.as_deref_mut()));
-    // After all entries were moved, because the subsystems share the marks.
-    for entry in entries() {
-        marked_rows(entry).for_each(|row| entry.mark().clear(row));
+    let mut is_marked = false;
+    for entry in entries.clone() {
+        is_marked |= move_entry(entry, node, copy.as_deref_mut());
     }
-    true
+    if is_marked {
+        // After all entries were moved, because the subsystems share the marks.
+        for entry in entries {
+            marked_rows(entry).for_each(|row| entry.mark().clear(row));
+        }
+    }
+    Ok(())
 }
 
 fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
@@ -124,23 +134,28 @@ fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
 /// Prefetches lines of a group that may have been idle for long, so that they are fetched together.
 fn prefetch(entry: &'static StatEntry) {
     const ROWS: usize = 2;
-    let slots = entry.mark().marked_rows(entry.store().base_row());
-    entry.prefetch(&grace::enter(), slots.take(ROWS));
+    let mut slots = entry.mark().marked_rows(entry.store().base_row()).take(ROWS).peekable();
+    if slots.peek().is_some() {
+        entry.prefetch(&grace::enter(), slots);
+    }
 }
 
-fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&mut TreeCopy>) {
-    let section = grace::enter();
-    let Some(flushed) = entry.find_flushed() else { return };
-    if marked_rows(entry).next().is_none() {
+/// Whether there was a mark, which the caller clears.
+fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&mut TreeCopy>) -> bool {
+    let Some(flushed) = entry.find_flushed() else { return false };
+    let mut rows = marked_rows(entry).peekable();
+    if rows.peek().is_none() {
         // Nothing was added since the last flush, which has brought the rest up.
-        return flushed.reset();
+        flushed.reset();
+        return false;
     }
+    let section = grace::enter();
     let above = std::iter::successors(node.parent(), |level| level.parent());
     let above = above.filter_map(|level| Some((level, level.find_entry(entry.store().number)?)));
     // On their way the values are the parent's pending ones (`flushed` I2): the group's own words may never have been written to.
     let parent = above.clone().next().and_then(|(_, entry)| entry.find_flushed());
     let bring = |index, value| parent.iter().for_each(|parent| parent.add_pending(index, value));
-    for row in marked_rows(entry) {
+    for row in rows {
         if row == entry.store().base_row() {
             flushed.take_base(bring);
             continue;
@@ -169,4 +184,5 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&
         parent.clear_pending();
     }
     flushed.reset();
+    true
 }

@@ -309,10 +309,8 @@ impl Node {
     }
 
     /// Its places in the statistics of all subsystems.
-    pub(crate) fn entries(&'static self) -> impl Iterator<Item = &'static StatEntry> {
-        let more = || self.more.get().into_iter().flat_map(|more| &more.entries);
-        let all = self.stats.iter().chain(std::iter::once_with(more).flatten());
-        all.take_while(|entry| entry.find_store().is_some())
+    pub(crate) fn entries(&'static self) -> impl Iterator<Item = &'static StatEntry> + Clone {
+        (0..SUBSYSTEMS_MAX).map_while(|number| self.find_entry(number))
     }
 
     /// Bytes that reclaim has asked caches of the group and below for, in calls that have not returned (`protect::spare`).

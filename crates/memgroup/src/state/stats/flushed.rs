@@ -175,22 +175,19 @@ impl FlushedStats {
         changed.store(changed.load(Ordering::Relaxed) | 1 << (index % 64), Ordering::Relaxed);
     }
 
-    /// The pending values that may not be zero, with their positions.
-    fn pending(&self) -> impl Iterator<Item = (usize, i64)> {
-        let positions = |(nth, changed): (usize, &AtomicU64)| {
+    /// Calls `each` with the pending values that may not be zero, and their positions.
+    #[inline(always)]
+    fn each_pending(&self, mut each: impl FnMut(usize, &AtomicU64)) {
+        let blocks = self.changed().iter().zip(self.row(PENDING).chunks(64));
+        for (nth, (changed, pending)) in blocks.enumerate() {
             // ORDERING: Relaxed; the flush's own (I1).
             let mut bits = changed.load(Ordering::Relaxed);
-            std::iter::from_fn(move || {
-                let index = nth * 64 + bits.trailing_zeros() as usize;
-                (bits != 0).then(|| {
-                    bits &= bits - 1;
-                    index
-                })
-            })
-        };
-        // ORDERING: Relaxed, as above.
-        let value = |index: usize| (index, self.row(PENDING)[index].load(Ordering::Relaxed) as i64);
-        self.changed().iter().enumerate().flat_map(positions).map(value)
+            while bits != 0 {
+                let index = bits.trailing_zeros() as usize;
+                each(nth * 64 + index, &pending[index]);
+                bits &= bits - 1;
+            }
+        }
     }
 
     /// Whether any value may be pending.
@@ -201,10 +198,8 @@ impl FlushedStats {
 
     /// Sets the pending values to zero.
     pub(crate) fn clear_pending(&self) {
-        for (index, _) in self.pending() {
-            // ORDERING: Relaxed; the flush's own (I1).
-            self.row(PENDING)[index].store(0, Ordering::Relaxed);
-        }
+        // ORDERING: Relaxed; the flush's own (I1).
+        self.each_pending(|_, value| value.store(0, Ordering::Relaxed));
         // ORDERING: Relaxed, as above.
         self.changed().iter().for_each(|changed| changed.store(0, Ordering::Relaxed));
     }
@@ -213,7 +208,7 @@ impl FlushedStats {
     pub(crate) fn propagate(&self, parent: Option<FlushedStats>) {
         self.add_pending_of(*self);
         if let Some(parent) = parent {
-            self.pending().for_each(|(index, value)| parent.add_pending(index, value));
+            self.each_pending(|index, value| parent.add_pending(index, read(value)));
         }
         self.clear_pending();
     }
@@ -221,7 +216,7 @@ impl FlushedStats {
     /// Adds the pending values of `from` to the totals.
     pub(crate) fn add_pending_of(&self, from: FlushedStats) {
         let totals = self.row(TOTAL);
-        self.write(|| from.pending().for_each(|(index, value)| add(&totals[index], value)));
+        self.write(|| from.each_pending(|index, value| add(&totals[index], read(value))));
     }
 
     /// Sets all values to zero, when the place becomes free. The base words are zero already.
@@ -304,6 +299,12 @@ impl FlushedStats {
         // ORDERING: Acquire; as above.
         self.words[FLUSHED_AT].load(Ordering::Acquire).checked_sub(1)
     }
+}
+
+/// A value that this thread alone writes.
+fn read(value: &AtomicU64) -> i64 {
+    // ORDERING: Relaxed; the flush's own (I1).
+    value.load(Ordering::Relaxed) as i64
 }
 
 /// Adds to a value that has one writer.

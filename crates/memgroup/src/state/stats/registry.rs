@@ -66,6 +66,11 @@ impl Registry {
         self.shared_tree.into_iter().chain(own)
     }
 
+    /// The update tree of all stores; `None` where each store has its own.
+    pub(crate) fn shared_tree(&self) -> Option<&'static UpdateTree> {
+        self.shared_tree
+    }
+
     pub(crate) fn store(&self, number: usize) -> &'static StatStore {
         self.stores[number].get().expect("a registered subsystem has a store")
     }
