@@ -7,7 +7,7 @@ use crate::observe::pressure;
 use crate::reclaim::group;
 use crate::stats::release;
 use crate::tree::shared::Shared;
-use crate::tree::topology::{State, Tree};
+use crate::tree::topology::Tree;
 
 /// Hierarchies without a user, kept for the next user, the one that waits longest first.
 pub(crate) static POOL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
@@ -35,11 +35,7 @@ impl Shared {
             let Some(node) = self.node(id) else { break };
             // In this order. Outside the tree lock, the usage of a removed group only falls. A handle comes only from another handle
             // or from a charge with bytes (`node` I3). So a zero seen here stays zero.
-            let is_done = || {
-                matches!(tree.state(id), State::Dying { .. })
-                    && node.counter.usage() == 0
-                    && !node.is_pinned()
-            };
+            let is_done = || tree.is_dying(id) && node.counter.usage() == 0 && !node.is_pinned();
             // A drain pins the groups that are listed (`holders` I2).
             if !is_done()
                 || !node.is_unlisted_for_good()

@@ -326,7 +326,8 @@ impl Tree {
         self.departed.push(id);
     }
 
-    fn is_dying(&self, id: NodeId) -> bool {
+    /// Whether the group of this place was removed and is not released.
+    pub(crate) fn is_dying(&self, id: NodeId) -> bool {
         self.entries.find(id).is_some_and(|entry| entry.phase == Phase::Dying)
     }
 
