@@ -69,10 +69,12 @@ fn a_tenant_within_its_even_share_is_not_refused_beside_closures_that_ignore_the
         })
         .collect();
 
-    let (mut failed, mut refused) = (0, 0);
+    let (mut requests, mut failed, mut refused) = (0, 0, 0);
     let mut service = layer.layer(Handler(move |request| block(request, 4)));
     runtime.block_on(async {
-        for _ in 0..REQUESTS {
+        // On a busy machine the hog may have room during all of the first requests.
+        while requests < REQUESTS || stopped.load(Ordering::Relaxed) == 0 {
+            requests += 1;
             let response = service.call(request("small")).await.unwrap();
             if response.status() == StatusCode::OK {
                 let text = response.into_body().collect().await.unwrap().to_bytes();
@@ -87,8 +89,7 @@ fn a_tenant_within_its_even_share_is_not_refused_beside_closures_that_ignore_the
         }
     });
     drop(runtime);
-    assert_eq!((failed, refused), (0, 0), "of {REQUESTS} requests and {} checkpoints", 4 * REQUESTS);
-    assert!(stopped.load(Ordering::Relaxed) > 0, "the hog was stopped at times");
+    assert_eq!((failed, refused), (0, 0), "of {requests} requests and {} checkpoints", 4 * requests);
     assert_eq!(hierarchy.root().usage_exact(), 0);
     assert!(hierarchy.dying().is_empty());
 }
