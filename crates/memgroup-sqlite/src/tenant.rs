@@ -96,7 +96,7 @@ impl TenantConnection {
     /// # Errors
     ///
     /// [`TenantError::NotInstalled`], [`TenantError::ForeignGroup`]; [`TenantError::OutOfMemory`] when the group has no memory for a
-    /// connection (about 60 KiB before the first page); [`TenantError::Sqlite`] when SQLite cannot open it.
+    /// connection; [`TenantError::Sqlite`] when SQLite cannot open it.
     pub fn open(group: &Group, path: impl AsRef<Path>) -> Result<Self, TenantError> {
         Self::open_with_flags(group, path, OpenFlags::default())
     }
