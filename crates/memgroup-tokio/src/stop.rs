@@ -49,9 +49,9 @@ pub(crate) enum Work {
 
 /// The members that are stopped together.
 pub(crate) struct Stops {
-    group: Group,
     work: Work,
-    /// Dropped with the last handle and the last member: then no hook is called any more.
+    /// Dropped with the last handle and the last member: then no hook is called any more. It has the
+    /// group, so that a request needs no further handle of it.
     hook: OnceLock<KillRegistration>,
     number: AtomicU64,
     list: Mutex<List>,
@@ -76,9 +76,10 @@ pub(crate) struct Member {
 }
 
 impl Stops {
-    pub(crate) fn new(group: &Group, work: Work) -> Stops {
+    /// The caller sets the hook before there is a member.
+    pub(crate) fn new(work: Work) -> Stops {
         let (hook, number, list) = (OnceLock::new(), AtomicU64::new(0), Mutex::default());
-        Stops { group: group.clone(), work, hook, number, list }
+        Stops { work, hook, number, list }
     }
 
     /// Keeps the hook that stops these members.
@@ -87,7 +88,7 @@ impl Stops {
     }
 
     pub(crate) fn group(&self) -> &Group {
-        &self.group
+        self.hook.get().expect("the hook is set before there is a member").group()
     }
 
     /// The request's handler has returned its response.
@@ -208,7 +209,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         if self.leave() && matches!(self.stops.work, Work::Tasks) {
-            self.stops.group.kill_done();
+            self.stops.group().kill_done();
         }
     }
 }

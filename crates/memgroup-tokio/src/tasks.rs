@@ -80,7 +80,7 @@ impl Tasks {
     }
 
     fn hook(group: &Group, work: Work) -> Result<Tasks, KillHookError> {
-        let stops = Arc::new(Stops::new(group, work));
+        let stops = Arc::new(Stops::new(work));
         let hooked = Arc::downgrade(&stops);
         stops.keep(group.set_kill_hook(move |request: &KillRequest<'_>| kill(&hooked, request))?);
         Ok(Tasks { stops })
