@@ -312,10 +312,18 @@ impl Uncharging {
     #[inline(always)]
     pub(crate) fn next_with_consequences(&mut self) -> Option<Uncharged> {
         while let Some(node) = self.level {
-            self.level = self.until.next(node);
+            let is_late = mutation::active(Mutation::LevelAboveIsReadLate);
+            if !is_late {
+                self.level = self.until.next(node);
+            }
             interleave::point();
             let left = node.counter.uncharge(self.bytes);
             interleave::point();
+            if is_late {
+                // Another thread runs here.
+                memgroup_sync::thread::yield_now();
+                self.level = self.until.next(node);
+            }
             let has_marks = node.marks.follows_falls();
             if has_marks || left.is_marked() {
                 if has_marks {

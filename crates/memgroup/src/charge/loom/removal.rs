@@ -98,6 +98,38 @@ fn the_last_byte_of_a_removed_group_releases_it_once() {
     });
 }
 
+/// The last bytes of a removed group go while its last handle goes, and its node becomes a group with
+/// another parent.
+fn an_uncharge_of_a_group_whose_node_is_used_again() {
+    let shared = obtain(config(1, 4).stock_cap_bytes(0));
+    let [before, after] = ["before", "after"].map(|name| shared.create(shared.root(), name).unwrap());
+    let group = shared.create(before, "group").unwrap();
+    charge_counters(group, UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    shared.remove(group).unwrap();
+    let other = thread::spawn(move || {
+        drop(Group::adopted(group));
+        shared.create(after, "next").map(drop)
+    });
+    aftermath::uncharge_counters(group, UNIT);
+    // Without a place that is free again there is none for it.
+    let _ = other.join().unwrap();
+    let usages = [before, after].map(|node| node.counter.usage());
+    assert_eq!(usages, [0, 0], "the bytes go from the levels that had them");
+}
+
+#[test]
+fn an_uncharge_follows_the_levels_that_its_bytes_keep() {
+    explore(an_uncharge_of_a_group_whose_node_is_used_again);
+}
+
+#[test]
+#[should_panic(expected = "from the levels that had them")]
+fn a_level_above_that_is_read_late_is_caught() {
+    mutation::with(Mutation::LevelAboveIsReadLate, || {
+        explore(an_uncharge_of_a_group_whose_node_is_used_again)
+    });
+}
+
 fn a_limit_lowered_below_the_live_bytes() {
     let group = lone_group(1, 64 * UNIT);
     group.charge_at(0, 2 * UNIT).unwrap();
