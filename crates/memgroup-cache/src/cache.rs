@@ -21,8 +21,9 @@ pub trait Store<K, V>: Shrinker {
     fn most(&self) -> u64;
     /// The shard of an entry that is inserted next.
     fn shard(&self, key: &K) -> usize;
-    /// Inserts an entry. Returns whether the shrinker's slot has to be marked.
-    fn put(&self, key: K, entry: Entry<V>) -> bool;
+    /// Inserts an entry. It calls `mark` before the entry is there if the shrinker's slot has to be
+    /// marked, so that no thread can fill a cache that no walk sees.
+    fn put(&self, key: K, entry: Entry<V>, mark: &dyn Fn());
     /// The entry under a key.
     fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
     where
@@ -110,11 +111,8 @@ impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
         match charge {
             Ok(charge) => {
                 let entry = Entry(Arc::new(Charged::new(value, charge, self.store.shard(&key))));
-                if self.store.put(key, entry.clone())
-                    && let Some(registered) = &self.registered
-                {
-                    registered.mark();
-                }
+                let mark = || self.registered.iter().for_each(GroupShrinker::mark);
+                self.store.put(key, entry.clone(), &mark);
                 Ok(entry)
             }
             Err(reason) => {

@@ -298,9 +298,9 @@ where
         0
     }
 
-    fn put(&self, key: K, entry: Entry<V>) -> bool {
+    fn put(&self, key: K, entry: Entry<V>, mark: &dyn Fn()) {
         let bytes = entry.bytes();
-        let is_grown = self.tally.add(bytes);
+        self.tally.add(bytes, mark);
         let holder = Holder { entry: Mutex::new(Some(entry)), bytes, tally: Arc::clone(&self.tally) };
         outside::call(|| {
             if self.settle.is_over() {
@@ -308,7 +308,6 @@ where
             }
             self.map.insert(Slot::Key(key), Held::Entry(Arc::new(holder)));
         });
-        is_grown
     }
 
     fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>

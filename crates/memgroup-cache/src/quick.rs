@@ -280,7 +280,7 @@ where
         self.map.shard_index(&KeyRef(key))
     }
 
-    fn put(&self, key: K, entry: Entry<V>) -> bool {
+    fn put(&self, key: K, entry: Entry<V>, mark: &dyn Fn()) {
         let index = entry.0.shard;
         let shard = &self.shards[index];
         if shard.settle.is_over()
@@ -288,11 +288,10 @@ where
         {
             self.map.remove(&WedgeRef(number));
         }
-        let is_grown = shard.held.add(entry.bytes());
+        shard.held.add(entry.bytes(), mark);
         let mut left = Left::default();
         self.map.insert_with_lifecycle(Slot::Key(key), Held::Entry(entry), &mut left);
         left.discard();
-        is_grown
     }
 
     fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>

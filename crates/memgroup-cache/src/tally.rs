@@ -1,6 +1,6 @@
 //! The bytes and entries of a cache, or of one of its shards.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// From here on a cache that doubles since its last visit is marked as grown.
 const GROWN_BYTES: u64 = 16 << 10;
@@ -11,79 +11,171 @@ pub(crate) struct Tally {
     entries: AtomicU64,
     /// All bytes that ever went.
     gone: AtomicU64,
-    /// Binary digits of the bytes when the slot was last marked; 0 since a visit.
-    marked: AtomicU32,
+    /// In the low byte the binary digits of the bytes when the slot was last marked, or 1 if a visit
+    /// found some; 0 if it may not be marked. Above them the number of visits.
+    marked: AtomicU64,
 }
 
+/// The low byte of `marked`.
+const DIGITS: u64 = 0xff;
+
 impl Tally {
-    /// Counts an entry. Returns whether the shrinker's slot has to be marked: for the first entry, and when the bytes have doubled since.
+    /// Counts an entry before it is in the cache, and calls `mark` if the shrinker's slot has to be
+    /// marked: it may not be, or the bytes have doubled since.
     ///
-    /// A full cache evicts as much as it takes in, and passes the same size all the time. It is not marked each time.
-    pub(crate) fn add(&self, bytes: u64) -> bool {
-        // ORDERING: Relaxed, all; estimates. The mark that follows shows them to the count that decides whether the cache is empty. The first
-        // entry marks, whatever `marked` says. A mark too many or too few moves the cache to the class of its size later.
+    /// When it returns, the slot is marked, also if another thread brought the first entry and is
+    /// still on its way to its own mark. A full cache evicts as much as it takes in, and passes the
+    /// same size all the time. It isn't marked each time.
+    pub(crate) fn add(&self, bytes: u64, mark: impl FnOnce()) {
+        // ORDERING: Relaxed; a figure.
         self.entries.fetch_add(1, Ordering::Relaxed);
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // ORDERING: SeqCst, both; pairs with `visit`. A visit that doesn't count these bytes comes
+        // before the load, which then finds no mark. With less, both might miss the other.
+        let before = self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        let seen = self.marked.load(Ordering::SeqCst);
         let after = before.saturating_add(bytes);
-        let digits = u64::BITS - after.leading_zeros();
-        let is_marked = before == 0 || after >= GROWN_BYTES && digits > self.marked.load(Ordering::Relaxed);
-        if is_marked {
-            self.marked.store(digits, Ordering::Relaxed);
+        let digits = u64::from(u64::BITS - after.leading_zeros());
+        let has_grown = after >= GROWN_BYTES && digits > seen & DIGITS;
+        if before == 0 || seen & DIGITS == 0 || has_grown {
+            mark();
+            // ORDERING: AcqRel; whoever sees it relies on the mark. It fails after another visit, which
+            // may have taken the mark.
+            let with_digits = seen & !DIGITS | digits;
+            _ = self.marked.compare_exchange(seen, with_digits, Ordering::AcqRel, Ordering::Relaxed);
         }
-        is_marked
     }
 
-    /// Notes a visit: the engine moves the mark to the class of the size that it counts.
+    /// Notes a visit, before the bytes are counted: the engine takes the mark of an empty cache, and
+    /// moves another one to the class of the size that it counts.
     pub(crate) fn visit(&self) {
-        // ORDERING: Relaxed; as in `add`.
-        self.marked.store(0, Ordering::Relaxed);
+        // ORDERING: SeqCst, both; pairs with `add`.
+        let before = self
+            .marked
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |seen| Some((seen | DIGITS).wrapping_add(1)));
+        let now = before.map_or_else(|seen| seen, |seen| (seen | DIGITS).wrapping_add(1));
+        if self.bytes.load(Ordering::SeqCst) > 0 {
+            // The slot stays marked for a cache that holds something. A walk that found it empty and is
+            // about to take the mark visits it once more.
+            // ORDERING: AcqRel; as in `add`.
+            _ = self.marked.compare_exchange(now, now | 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// Counts an entry out.
     pub(crate) fn sub(&self, bytes: u64) {
-        // ORDERING: Relaxed, all three; as in `add`.
+        // ORDERING: Relaxed, all three; figures. A visit that still counts the bytes leaves a mark too many.
         self.entries.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.gone.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        // ORDERING: Relaxed; as in `add`.
+        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older ones.
         self.bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn entries(&self) -> u64 {
-        // ORDERING: Relaxed; as in `add`.
+        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older ones.
         self.entries.load(Ordering::Relaxed)
     }
 
     #[cfg(feature = "moka")]
     pub(crate) fn gone(&self) -> u64 {
-        // ORDERING: Relaxed; as in `add`.
+        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older ones.
         self.gone.load(Ordering::Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::Tally;
+
+    /// Counts an entry. Returns whether that marked the slot.
+    fn add(tally: &Tally, bytes: u64) -> bool {
+        let is_marked = Cell::new(false);
+        tally.add(bytes, || is_marked.set(true));
+        is_marked.get()
+    }
 
     #[test]
     fn marks_the_first_entry_and_each_size_once_between_visits() {
         let tally = Tally::default();
-        assert!(tally.add(1000), "first");
-        assert!(!tally.add(1000), "small");
-        assert!(tally.add(30_000));
+        assert!(add(&tally, 1000), "first");
+        assert!(!add(&tally, 1000), "small");
+        assert!(add(&tally, 30_000));
         for _ in 0..10 {
             tally.sub(1000);
-            assert!(!tally.add(1000), "passes the same size");
+            assert!(!add(&tally, 1000), "passes the same size");
         }
-        assert!(tally.add(40_000), "doubled");
+        assert!(add(&tally, 40_000), "doubled");
         tally.visit();
-        assert!(tally.add(1));
-        assert!(!tally.add(1));
+        assert!(add(&tally, 1));
+        assert!(!add(&tally, 1));
         let bytes = tally.bytes();
         tally.sub(bytes);
-        assert!(tally.add(1), "first again");
+        assert!(add(&tally, 1), "first again");
+        tally.visit();
+        assert!(!add(&tally, 1), "a visit found something, and left the mark");
+    }
+
+    #[test]
+    fn others_mark_while_the_first_one_is_on_its_way_to_its_mark() {
+        let tally = Tally::default();
+        tally.add(1000, || {
+            // The first thread loses its CPU before its mark, and others fill the cache.
+            assert!(add(&tally, 1000), "nobody has marked it yet");
+            assert!(!add(&tally, 1000), "now it is marked");
+        });
+        assert!(!add(&tally, 1000));
+    }
+
+    #[test]
+    fn a_mark_that_a_visit_may_have_taken_counts_for_nothing() {
+        let tally = Tally::default();
+        tally.add(1000, || {
+            tally.sub(1000);
+            // A walk finds the cache empty, and takes the mark.
+            tally.visit();
+            tally.visit();
+        });
+        tally.add(1000, || {
+            assert!(add(&tally, 1000), "the first thread's mark is gone");
+        });
+    }
+
+    #[test]
+    fn no_thread_relies_on_a_mark_that_was_taken() {
+        // A model of the engine: a walk takes the mark of an empty cache, and counts once more.
+        use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+        let (tally, is_marked, ends) = (Tally::default(), AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let count = || {
+                    tally.visit();
+                    tally.bytes()
+                };
+                while !ends.load(SeqCst) {
+                    if count() == 0 {
+                        is_marked.store(false, SeqCst);
+                        if count() != 0 {
+                            is_marked.store(true, SeqCst);
+                        }
+                    }
+                }
+            });
+            let fill = || {
+                for _ in 0..100_000 {
+                    tally.add(1, || is_marked.store(true, SeqCst));
+                    tally.sub(1);
+                }
+                tally.add(1, || is_marked.store(true, SeqCst));
+            };
+            let filling = [threads.spawn(fill), threads.spawn(fill)];
+            filling.into_iter().for_each(|thread| thread.join().unwrap());
+            ends.store(true, SeqCst);
+        });
+        assert!(tally.bytes() == 2 && is_marked.load(SeqCst), "a full cache is seen");
     }
 }
