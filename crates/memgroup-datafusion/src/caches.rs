@@ -50,8 +50,11 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
         result
     }
 
-    /// Puts an entry in, if its group has room for it. Returns the value before, and whether the engine is to count the cache anew.
-    fn put(&self, key: &K, value: V) -> (Option<V>, bool) {
+    /// Puts an entry in, if its group has room for it. Returns the value before.
+    ///
+    /// It calls `mark` under the lock if the engine has to count the cache once more. Without the lock
+    /// others could fill a cache that no walk sees.
+    fn put(&self, key: &K, value: V, mark: impl FnOnce()) -> Option<V> {
         let bytes = (key.size() + value.size()) as u64;
         let mut charge = self.lock();
         let before = match charge.try_grow_by(bytes, Effort::Count) {
@@ -60,12 +63,12 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
             Err(_) => self.cache.remove(key),
         };
         self.settle(&mut charge);
-        // ORDERING: Relaxed; all writers but `count` hold the lock, and a mark too many or too few costs time only.
-        let is_larger = charge.bytes() > 2 * self.counted.load(Ordering::Relaxed);
-        if is_larger {
+        // ORDERING: Relaxed, both; read and written under the lock.
+        if charge.bytes() > 2 * self.counted.load(Ordering::Relaxed) {
             self.counted.store(charge.bytes(), Ordering::Relaxed);
+            mark();
         }
-        (before, is_larger)
+        before
     }
 }
 
@@ -74,6 +77,13 @@ struct LeastUsed<K: CacheKey, V: CacheValue>(Arc<Entries<K, V>>);
 
 impl<K: CacheKey + 'static, V: CacheValue + 'static> Shrinker for LeastUsed<K, V> {
     fn count(&self, _: u64) -> Count {
+        // Under the lock, or not at all: an insertion between a count of nothing and its note would find
+        // the note of an older count, and leave the cache unmarked.
+        let _held = match self.0.charge.try_lock() {
+            Ok(charge) => charge,
+            Err(TryLockError::Poisoned(charge)) => charge.into_inner(),
+            Err(TryLockError::WouldBlock) => return Count::Unknown,
+        };
         let bytes = self.0.cache.memory_used() as u64;
         // ORDERING: Relaxed; as in `put`.
         self.0.counted.store(bytes, Ordering::Relaxed);
@@ -117,11 +127,7 @@ impl<K: CacheKey + 'static, V: CacheValue + 'static> Cache<K, V> for ChargedCach
     }
 
     fn put(&self, key: &K, value: V) -> Option<V> {
-        let (before, is_larger) = self.entries.put(key, value);
-        if is_larger {
-            self.shrinker.mark();
-        }
-        before
+        self.entries.put(key, value, || self.shrinker.mark())
     }
 
     fn remove(&self, key: &K) -> Option<V> {

@@ -56,11 +56,14 @@ impl Pages {
         self.lock().len() as u64 * PAGE
     }
 
-    /// Puts a page in; whether it is the first.
-    pub(crate) fn push(&self, page: Charge) -> bool {
+    /// Puts a page in. It calls `mark` under the lock if the page is the first one: otherwise others
+    /// could fill a cache that no walk sees.
+    pub(crate) fn push(&self, page: Charge, mark: impl FnOnce()) {
         let mut pages = self.lock();
         pages.push_back(page);
-        pages.len() == 1
+        if pages.len() == 1 {
+            mark();
+        }
     }
 
     /// Gives pages back, at least `bytes` if there are; how many bytes. None while another thread has the cache.
@@ -171,9 +174,7 @@ impl Tenant {
     /// Charges a page and puts it into the cache.
     pub(crate) fn add_page(&self) -> Result<(), ChargeError> {
         let page = self.group.try_charge(PAGE)?;
-        if self.pages.push(page) {
-            self.shrinker.mark();
-        }
+        self.pages.push(page, || self.shrinker.mark());
         Ok(())
     }
 

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use memgroup::{Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig};
+use memgroup::{Charge, Config, Group, GroupShrinker, Hierarchy, ShrinkerConfig};
 
 use crate::harness::cache::{BATCH, PAGE, Pages};
 use crate::harness::prelude::*;
@@ -69,8 +69,8 @@ impl Storm {
                 part.register_ns.push(ns);
                 let shrinker = shrinker?;
                 for _ in 0..PAGES {
-                    let is_first = self.charge(&group, &pages, &mut part)?;
-                    shrinker.iter().filter(|_| is_first).for_each(GroupShrinker::mark);
+                    let page = self.charge(&group, &mut part)?;
+                    pages.push(page, || shrinker.iter().for_each(GroupShrinker::mark));
                 }
                 part.shrinkers.extend(shrinker);
                 part.caches.push(pages);
@@ -91,11 +91,11 @@ impl Storm {
         Ok(None)
     }
 
-    /// Charges a page and puts it into a cache; whether it was the first there.
-    fn charge(&self, group: &Group, pages: &Pages, part: &mut Part) -> Result<bool> {
+    /// Charges a page.
+    fn charge(&self, group: &Group, part: &mut Part) -> Result<Charge> {
         loop {
             match group.try_charge(PAGE) {
-                Ok(page) => return Ok(pages.push(page)),
+                Ok(page) => return Ok(page),
                 Err(why) if self.by_engine => {
                     return Err(why).or_wrong("a page was refused while caches were full");
                 }

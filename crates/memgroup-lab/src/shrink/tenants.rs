@@ -379,9 +379,7 @@ mod tests {
         let probe = group.add_shrinker(ShrinkerConfig::new("probe"), probe()).unwrap();
         probe.mark();
         for _ in 0..64 {
-            if pages.push(group.try_charge(PAGE).unwrap()) {
-                registered.mark();
-            }
+            pages.push(group.try_charge(PAGE).unwrap(), || registered.mark());
         }
         assert_eq!(PROBED.get(), 0, "there was room");
         let charge = group.try_charge(PAGE).unwrap();
