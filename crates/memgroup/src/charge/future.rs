@@ -261,7 +261,7 @@ impl Charging {
             State::Woken => ChargeErrorKind::Woken,
             _ => ChargeErrorKind::Deadline,
         };
-        let last = wait::over(node, Refused { node: at, seen: at.counter.read() });
+        let last = wait::over(node, Refused { node: at, seen: at.counter.read() }, bytes);
         let error = slow::refuse(node, last, bytes);
         Err(if last.seen.offline { error } else { error.after_wait(kind, waited) })
     }

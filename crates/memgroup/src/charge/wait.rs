@@ -104,7 +104,7 @@ impl WaitSession {
             Ok(Left::Handed) => return Waited::Handed,
             Ok(Left::Again(refused)) | Err(refused) => *last = refused,
             Ok(Left::Over(kind)) => {
-                *last = over(self.node, *last);
+                *last = over(self.node, *last, self.bytes);
                 *ended = (!last.seen.offline).then_some(kind);
                 return Waited::Over;
             }
@@ -216,13 +216,17 @@ impl Drop for WaitSession {
     }
 }
 
-/// The level that a wait of `node` names at its end, after `last` refused it.
-pub(crate) fn over(node: &'static Node, last: Refused) -> Refused {
+/// The level that a wait of `node` for `bytes` names at its end, after `last` refused it.
+///
+/// The group may have less by now than when its fair share refused the charge. As in `share::refused`,
+/// the share that is named is one that the charge doesn't fit.
+pub(crate) fn over(node: &'static Node, last: Refused, bytes: u64) -> Refused {
     let at = if node.counter.is_offline() { node } else { last.node };
     let seen = at.counter.read();
     let seen = match last.seen {
         Reading { is_share: true, max, .. } if std::ptr::eq(at, last.node) => {
-            Reading { is_share: true, max, ..seen }
+            let most = seen.usage.saturating_add(bytes).saturating_sub(1);
+            Reading { is_share: true, max: max.min(most), ..seen }
         }
         Reading { reserved, .. } if std::ptr::eq(at, last.node) => Reading { reserved, ..seen },
         _ => seen,
@@ -309,5 +313,34 @@ impl Charge {
             self.add(bytes);
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use crate::charge::wait::*;
+    use crate::{Config, Hierarchy};
+
+    #[test]
+    fn a_wait_that_a_share_refused_does_not_say_that_the_charge_fits() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(1000).unwrap();
+        parent.set_share(Some(8)).unwrap();
+        let [large, small] = ["large", "small"].map(|name| parent.create(name).unwrap());
+        let _small = small.try_charge(10).unwrap();
+        let mut held = vec![large.try_charge(400).unwrap()];
+        while let Ok(charge) = large.try_charge(50) {
+            held.push(charge);
+        }
+        let node = large.node();
+        let refused = chain::look_for_room(node, Until::Top, 300).err().expect("it is beyond its share");
+        assert!(refused.seen.is_share);
+        // The wait goes on, because the parent has no room for it, when the group frees most of its own.
+        held.truncate(1);
+        let over = over(node, refused, 300);
+        assert!(over.seen.is_share && std::ptr::eq(over.node, node));
+        assert_eq!(over.seen.usage, 400);
+        assert!(over.seen.usage + 300 > over.seen.max, "400 and 300 bytes fit in {}", over.seen.max);
     }
 }
