@@ -339,8 +339,13 @@ impl ShrinkerSlot {
     /// Has the next walk count the shrinker: it may hold memory now, or several times as much as before. To be called when the first object
     /// came into an empty cache, and when a cache has grown a lot. Until then the last count decides when the shrinker is asked.
     ///
-    /// A cache that was empty isn't seen before this call, whatever came into it meanwhile: charges beside it may be refused. If a thread could lose its CPU
-    /// between the first object and this call while others fill the cache, mark it under the cache's lock, or after each object.
+    /// A walk doesn't see a cache that it found empty until this call, whatever came into the cache in between, and charges
+    /// beside it may be refused. So **mark the cache under its lock**, in the same hold in which its first object
+    /// comes in. A thread that marks it after the lock is free may lose its CPU just before the call. Others then find a
+    /// cache that isn't empty, don't mark it, and fill it. A cache without one lock needs each thread to mark it until
+    /// some mark has returned, or marks after each object.
+    ///
+    /// The call takes no lock and runs no callback, so it may be made under any lock.
     ///
     /// It costs about as much as a system call if the slot was not marked. The [`Shrinker::count`] that finds the cache empty after all sees
     /// all that was stored before this call.

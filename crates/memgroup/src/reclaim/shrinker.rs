@@ -14,6 +14,8 @@ use crate::tree::node::Node;
 ///   `count` may run at the same time.
 /// - A charge may call it on its own thread, which may hold any lock. **Do not charge under a lock that your callbacks take, and have them
 ///   try that lock.** Else a charge waits for itself, or is refused although its own cache is full.
+/// - A walk passes a cache by that it found empty, until its slot is [marked](crate::ShrinkerSlot::mark). **Mark it under the cache's lock**
+///   when the first object comes in.
 /// - The engine holds no lock meanwhile, so callbacks may charge, register, and remove other shrinkers. A shrinker is not called from
 ///   within its own call.
 /// - A panic is caught, and the shrinker is [quarantined](Quarantine).
@@ -61,8 +63,12 @@ use crate::tree::node::Node;
 /// for _ in 0..256 {
 ///     // Charged before the lock is taken: the charge may need memory of this cache itself.
 ///     let page = idle.try_charge(4096).unwrap();
-///     pages.0.lock().unwrap().push(page);
-///     registered.mark();
+///     let mut pages = pages.0.lock().unwrap();
+///     pages.push(page);
+///     if pages.len() == 1 {
+///         // Under the lock: else others could fill the cache before any walk sees it.
+///         registered.mark();
+///     }
 /// }
 /// // All of the megabyte is in the idle group's pages. The busy one gets as much as it needs, and no more is taken.
 /// let charge = busy.try_charge(300_000).unwrap();
