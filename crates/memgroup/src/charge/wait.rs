@@ -334,7 +334,7 @@ mod tests {
             held.push(charge);
         }
         let node = large.node();
-        let refused = chain::look_for_room(node, Until::Top, 300).err().expect("it is beyond its share");
+        let refused = chain::look_for_room(node, Until::Top, 300).expect_err("it is beyond its share");
         assert!(refused.seen.is_share);
         // The wait goes on, because the parent has no room for it, when the group frees most of its own.
         held.truncate(1);
