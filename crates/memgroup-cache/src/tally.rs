@@ -11,8 +11,8 @@ pub(crate) struct Tally {
     entries: AtomicU64,
     /// All bytes that ever went.
     gone: AtomicU64,
-    /// In the low byte the binary digits of the bytes when the slot was last marked, or 1 if a visit
-    /// found some; 0 if it may not be marked. Above them the number of visits.
+    /// In the low byte the binary digits of the bytes when the slot was last marked, or 1 if a
+    /// visit found some; 0 if it may not be marked. Above them the number of visits.
     marked: AtomicU64,
 }
 
@@ -38,15 +38,15 @@ impl Tally {
         let has_grown = after >= GROWN_BYTES && digits > seen & DIGITS;
         if before == 0 || seen & DIGITS == 0 || has_grown {
             mark();
-            // ORDERING: AcqRel; whoever sees it relies on the mark. It fails after another visit, which
-            // may have taken the mark.
+            // ORDERING: AcqRel; whoever sees it relies on the mark. It fails after another visit,
+            // which may have taken the mark.
             let with_digits = seen & !DIGITS | digits;
             _ = self.marked.compare_exchange(seen, with_digits, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
-    /// Notes a visit, before the bytes are counted: the engine takes the mark of an empty cache, and
-    /// moves another one to the class of the size that it counts.
+    /// Notes a visit, before the bytes are counted: the engine takes the mark of an empty cache,
+    /// and moves another one to the class of the size that it counts.
     pub(crate) fn visit(&self) {
         // ORDERING: SeqCst, both; pairs with `add`.
         let before = self
@@ -54,8 +54,8 @@ impl Tally {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |seen| Some((seen | DIGITS).wrapping_add(1)));
         let now = before.map_or_else(|seen| seen, |seen| (seen | DIGITS).wrapping_add(1));
         if self.bytes.load(Ordering::SeqCst) > 0 {
-            // The slot stays marked for a cache that holds something. A walk that found it empty and is
-            // about to take the mark visits it once more.
+            // The slot stays marked for a cache that holds something. A walk that found it empty
+            // and is about to take the mark visits it once more.
             // ORDERING: AcqRel; as in `add`.
             _ = self.marked.compare_exchange(now, now | 1, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -63,25 +63,29 @@ impl Tally {
 
     /// Counts an entry out.
     pub(crate) fn sub(&self, bytes: u64) {
-        // ORDERING: Relaxed, all three; figures. A visit that still counts the bytes leaves a mark too many.
+        // ORDERING: Relaxed, all three; figures. A visit that still counts the bytes leaves a mark
+        // too many.
         self.entries.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.gone.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older ones.
+        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older
+        // ones.
         self.bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn entries(&self) -> u64 {
-        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older ones.
+        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older
+        // ones.
         self.entries.load(Ordering::Relaxed)
     }
 
     #[cfg(feature = "moka")]
     pub(crate) fn gone(&self) -> u64 {
-        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older ones.
+        // ORDERING: Relaxed; a figure. A visit has read the bytes before, and so reads no older
+        // ones.
         self.gone.load(Ordering::Relaxed)
     }
 }

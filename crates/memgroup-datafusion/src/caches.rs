@@ -52,8 +52,8 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
 
     /// Puts an entry in, if its group has room for it. Returns the value before.
     ///
-    /// It calls `mark` under the lock if the engine has to count the cache once more. Without the lock
-    /// others could fill a cache that no walk sees.
+    /// It calls `mark` under the lock if the engine has to count the cache once more. Without the
+    /// lock others could fill a cache that no walk sees.
     fn put(&self, key: &K, value: V, mark: impl FnOnce()) -> Option<V> {
         let bytes = (key.size() + value.size()) as u64;
         let mut charge = self.lock();
@@ -77,8 +77,8 @@ struct LeastUsed<K: CacheKey, V: CacheValue>(Arc<Entries<K, V>>);
 
 impl<K: CacheKey + 'static, V: CacheValue + 'static> Shrinker for LeastUsed<K, V> {
     fn count(&self, _: u64) -> Count {
-        // Under the lock, or not at all: an insertion between a count of nothing and its note would find
-        // the note of an older count, and leave the cache unmarked.
+        // Under the lock, or not at all: an insertion between a count of nothing and its note would
+        // find the note of an older count, and leave the cache unmarked.
         let _held = match self.0.charge.try_lock() {
             Ok(charge) => charge,
             Err(TryLockError::Poisoned(charge)) => charge.into_inner(),

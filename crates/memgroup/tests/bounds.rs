@@ -330,7 +330,8 @@ fn a_small_tenant_leaves_spare_places_to_those_that_have_fewer_groups() {
             left -= taken;
         }
         assert!(left > 0);
-        // A group in itself gives a tenant no more: the tenant is the topmost one that is not large.
+        // A group in itself gives a tenant no more: the tenant is the topmost one that is not
+        // large.
         let within = h.lookup(&small[3]).unwrap().children().remove(0).path();
         assert_eq!(take(&h, GROUPS, &within), 0);
     }

@@ -56,8 +56,8 @@ impl Pages {
         self.lock().len() as u64 * PAGE
     }
 
-    /// Puts a page in. It calls `mark` under the lock if the page is the first one: otherwise others
-    /// could fill a cache that no walk sees.
+    /// Puts a page in. It calls `mark` under the lock if the page is the first one: otherwise
+    /// others could fill a cache that no walk sees.
     pub(crate) fn push(&self, page: Charge, mark: impl FnOnce()) {
         let mut pages = self.lock();
         pages.push_back(page);

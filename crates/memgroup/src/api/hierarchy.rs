@@ -130,9 +130,10 @@ impl Hierarchy {
 
     /// Removed groups that still hold bytes, in the order of their removal.
     ///
-    /// A removed group without bytes, which only a handle or a group below keeps, is left out: it takes a place of
-    /// [`Config::groups_max`](crate::Config::groups_max), and the [snapshot](Hierarchy::snapshot) lists it. While
-    /// [`Group::remove_all`] removes a group, and groups below it one by one, that group and all below it are in no list.
+    /// A removed group without bytes, which only a handle or a group below keeps, is left out: it
+    /// takes a place of [`Config::groups_max`](crate::Config::groups_max), and the
+    /// [snapshot](Hierarchy::snapshot) lists it. While [`Group::remove_all`] removes a group, and
+    /// groups below it one by one, that group and all below it are in no list.
     ///
     /// If no group is dying, that is one look. Otherwise it visits all groups, and takes the tree lock for 32 at a time.
     pub fn dying(&self) -> Vec<Dying> {

@@ -33,8 +33,8 @@ memgroup_sync::mutations! {
     DepositBeforeCharge,
     /// An attempt that is undone on a stock that is not open leaves the bytes there that it had hidden.
     UndoneAttemptIgnoresClosed,
-    /// An uncharge reads which level is above one when the bytes of that one are gone, which kept it
-    /// from being released and used for another group.
+    /// An uncharge reads which level is above one when the bytes of that one are gone, which kept
+    /// it from being released and used for another group.
     LevelAboveIsReadLate,
     /// A group above its limit keeps its stocks open.
     OverLimitLeavesStocksOpen,

@@ -218,8 +218,8 @@ impl Drop for WaitSession {
 
 /// The level that a wait of `node` for `bytes` names at its end, after `last` refused it.
 ///
-/// The group may have less by now than when its fair share refused the charge. As in `share::refused`,
-/// the share that is named is one that the charge doesn't fit.
+/// The group may have less by now than when its fair share refused the charge. As in
+/// `share::refused`, the share that is named is one that the charge doesn't fit.
 pub(crate) fn over(node: &'static Node, last: Refused, bytes: u64) -> Refused {
     let at = if node.counter.is_offline() { node } else { last.node };
     let seen = at.counter.read();
@@ -336,7 +336,8 @@ mod tests {
         let node = large.node();
         let refused = chain::look_for_room(node, Until::Top, 300).expect_err("it is beyond its share");
         assert!(refused.seen.is_share);
-        // The wait goes on, because the parent has no room for it, when the group frees most of its own.
+        // The wait goes on, because the parent has no room for it, when the group frees most of its
+        // own.
         held.truncate(1);
         let over = over(node, refused, 300);
         assert!(over.seen.is_share && std::ptr::eq(over.node, node));

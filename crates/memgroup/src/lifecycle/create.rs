@@ -65,8 +65,8 @@ impl Shared {
         // Held before the tree lock is free again: a retirement that comes late must see that the hierarchy has a user.
         shared.hold();
         let mut tree = shared.tree.lock();
-        // Before the root is online: a hierarchy in the pool has no group, so a retirement that comes
-        // late finds nothing to remove there.
+        // Before the root is online: a hierarchy in the pool has no group, so a retirement that
+        // comes late finds nothing to remove there.
         if let Err(refused) = shared.make_root(&tree) {
             shared.let_go_one();
             POOL.lock().unwrap_or_else(PoisonError::into_inner).push(shared);

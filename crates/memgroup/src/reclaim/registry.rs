@@ -339,11 +339,12 @@ impl ShrinkerSlot {
     /// Has the next walk count the shrinker: it may hold memory now, or several times as much as before. To be called when the first object
     /// came into an empty cache, and when a cache has grown a lot. Until then the last count decides when the shrinker is asked.
     ///
-    /// A walk doesn't see a cache that it found empty until this call, whatever came into the cache in between, and charges
-    /// beside it may be refused. So **mark the cache under its lock**, in the same hold in which its first object
-    /// comes in. A thread that marks it after the lock is free may lose its CPU just before the call. Others then find a
-    /// cache that isn't empty, don't mark it, and fill it. A cache without one lock needs each thread to mark it until
-    /// some mark has returned, or marks after each object.
+    /// A walk doesn't see a cache that it found empty until this call, whatever came into the cache
+    /// in between, and charges beside it may be refused. So **mark the cache under its lock**, in
+    /// the same hold in which its first object comes in. A thread that marks it after the lock is
+    /// free may lose its CPU just before the call. Others then find a cache that isn't empty, don't
+    /// mark it, and fill it. A cache without one lock needs each thread to mark it until some mark
+    /// has returned, or marks after each object.
     ///
     /// The call takes no lock and runs no callback, so it may be made under any lock.
     ///

@@ -9,9 +9,10 @@
 //! - P1. A listing visits the groups that it lists, and no other: what is dying elsewhere costs it nothing.
 //! - B1. A group that is created meanwhile may be missing, with all groups below it. One that is removed meanwhile is listed, as
 //!   dying if its parent's dying groups are visited after the removal.
-//! - B2. A group that is closing has no name and isn't dying yet, so it is not listed, nor is any group below it. That
-//!   lasts from the beginning of `remove_all`, or of the last owner's drop, until the group itself is removed. A
-//!   callback of `on_end` that runs between two of those removals finds the groups that are gone, and none of the rest.
+//! - B2. A group that is closing has no name and isn't dying yet, so it is not listed, nor is any
+//!   group below it. That lasts from the beginning of `remove_all`, or of the last owner's drop,
+//!   until the group itself is removed. A callback of `on_end` that runs between two of those
+//!   removals finds the groups that are gone, and none of the rest.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -98,8 +98,8 @@ fn the_last_byte_of_a_removed_group_releases_it_once() {
     });
 }
 
-/// The last bytes of a removed group go while its last handle goes, and its node becomes a group with
-/// another parent.
+/// The last bytes of a removed group go while its last handle goes, and its node becomes a group
+/// with another parent.
 fn an_uncharge_of_a_group_whose_node_is_used_again() {
     let shared = obtain(config(1, 4).stock_cap_bytes(0));
     let [before, after] = ["before", "after"].map(|name| shared.create(shared.root(), name).unwrap());

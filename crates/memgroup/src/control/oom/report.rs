@@ -23,9 +23,10 @@ const PATH_BYTES: usize = 160;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KillOutcome {
-    /// The group died in time: half of its bytes were freed, its user [reported the end](crate::Group::kill_done), or it
-    /// got another hook. A new hook means that other work runs in the group, so the old one is taken to be over,
-    /// although the group may have as many bytes as before.
+    /// The group died in time: half of its bytes were freed, its user [reported the
+    /// end](crate::Group::kill_done), or it got another hook. A new hook means that other work runs
+    /// in the group, so the old one is taken to be over, although the group may have as many bytes
+    /// as before.
     Died,
     /// The group did not die within the [patience](crate::Config::kill_patience), or its hook did not return, and the group was skipped.
     Overdue,

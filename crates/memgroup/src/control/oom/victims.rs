@@ -35,9 +35,10 @@
 //!   has not comes last: its groups would be waited for one after the other. Then the scores count, then the excess of the child right below the full group.
 //!   One within its even share is not chosen for another. It is for a charge of its own if that does not wait, no sibling can be chosen, and none is still
 //!   to stop.
-//! - I9. While victims are awaited, another one is chosen only in a child of the full group that has more late victims
-//!   than awaited ones. So a child with many victims that ignore their stop has 1 told, then 1, 2, 4, 8 and so on:
-//!   they delay others by the logarithm of their number in patiences. A child that stops in time loses one at a time.
+//! - I9. While victims are awaited, another one is chosen only in a child of the full group that
+//!   has more late victims than awaited ones. So a child with many victims that ignore their stop
+//!   has 1 told, then 1, 2, 4, 8 and so on: they delay others by the logarithm of their number in
+//!   patiences. A child that stops in time loses one at a time.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
@@ -115,7 +116,8 @@ pub(crate) struct Chosen {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
     ForNone,
-    /// Another may be told, but only beside victims of a child of the full group that are late (I9).
+    /// Another may be told, but only beside victims of a child of the full group that are late
+    /// (I9).
     UnlessBeside,
     ForAll,
 }
@@ -387,7 +389,8 @@ impl List {
         self.awaited().find(|node| levels(node, top).is_some())
     }
 
-    /// Groups that were told to stop, have not freed half of their bytes, and still have time for it.
+    /// Groups that were told to stop, have not freed half of their bytes, and still have time for
+    /// it.
     fn awaited(&self) -> impl Iterator<Item = &'static Node> {
         let kills = self.kills().filter(|kill| kill.is_awaited()).map(|kill| kill.node);
         let claims = self.claims.iter().filter(|claim| claim.is_awaited()).filter_map(Claim::node);
@@ -406,8 +409,8 @@ impl List {
         waiting
     }
 
-    /// Returns whether another victim may be told beside those that are awaited in the child of `top`
-    /// that `node` counts in (I9).
+    /// Returns whether another victim may be told beside those that are awaited in the child of
+    /// `top` that `node` counts in (I9).
     fn may_tell_more(&self, node: &'static Node, top: &'static Node) -> bool {
         let Some(child) = chain::right_below(top, node) else { return false };
         let is_inside = |other: &&'static Node| levels(other, child).is_some();

@@ -25,10 +25,11 @@
 //!   └── other                  may use all four
 //! ```
 //!
-//! Among those that aren't large, the spare places are for the ones that have few groups. Of the groups that aren't
-//! large and are above the new one, the topmost is its *tenant*: `bob` and `other` for the groups below them. The
-//! tenant's next group needs more spare places left, of the parts that it may use, than the tenant has groups. So one
-//! tenant takes at most half of what is left, rounded up, and one that has fewer groups still gets some.
+//! Among those that aren't large, the spare places are for the ones that have few groups. Of the
+//! groups that aren't large and are above the new one, the topmost is its *tenant*: `bob` and
+//! `other` for the groups below them. The tenant's next group needs more spare places left, of the
+//! parts that it may use, than the tenant has groups. So one tenant takes at most half of what is
+//! left, rounded up, and one that has fewer groups still gets some.
 
 use crate::base::error::GroupError;
 use crate::base::id::NodeId;
