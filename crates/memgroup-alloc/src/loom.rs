@@ -107,6 +107,12 @@ impl Group {
         }
     }
 
+    /// Frees a block that no slot holds back, as `thread::uncharge_slowly` does.
+    fn free_large(&self, record: &Record, units: u64) {
+        self.settle(record);
+        self.uncharge(units);
+    }
+
     /// The thread of the record ends.
     fn end(&self, record: &Record) {
         while !record.give_back() {
@@ -254,6 +260,36 @@ fn loom_a_refusal_without_the_barrier_loses_no_unit() {
 fn loom_finds_the_refusal_that_takes_bytes_of_a_thread_that_may_store() {
     mutation::with(Mutation::CollectsUnproven, || {
         memgroup_sync::model(a_free_beside_a_refusal_without_the_barrier);
+    });
+}
+
+/// The barrier is lost beside a thread that has held back units, and frees large blocks only.
+fn large_blocks_without_the_barrier() {
+    let shared = Shared::new();
+    let (group, record) = (&shared.group, shared.record());
+    group.charge(2 + 100 + 100);
+    group.hold(&record.slots, 2);
+    let refuser = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || shared.group.collect(&shared.records, || false))
+    };
+    group.free_large(record, 100);
+    refuser.join().unwrap();
+    group.free_large(record, 100);
+    assert!(group.collect(&shared.records, || false), "the thread has proved that it makes no store");
+    assert_eq!((group.usage(), shared.held()), (0, 0), "nothing stays");
+}
+
+#[test]
+fn loom_a_thread_without_small_blocks_keeps_no_unit() {
+    memgroup_sync::model(large_blocks_without_the_barrier);
+}
+
+#[test]
+#[should_panic(expected = "the thread has proved that it makes no store")]
+fn loom_finds_the_settlement_that_proves_nothing() {
+    mutation::with(Mutation::SettlesWithoutProof, || {
+        memgroup_sync::model(large_blocks_without_the_barrier);
     });
 }
 

@@ -17,6 +17,8 @@ memgroup_sync::mutations! {
     CollectsWithoutWaiting,
     /// A thread without a barrier takes bytes of a thread that may not have seen that.
     CollectsUnproven,
+    /// A thread that settles its record does not prove that it makes no stores.
+    SettlesWithoutProof,
     /// A thread looks through its slots, and takes the mark after that.
     LooksBeforeTheMark,
     /// A thread ends although it should look through its slots.

@@ -18,7 +18,8 @@
 //!   thread stops the record, fences, and looks whether it is busy. One sees the other. The owner's
 //!   fence is one for the compiler alone, because the other's is a barrier on all processors
 //!   (`membarrier`). Where the system has no such barrier, each record is made with CEASED. Where
-//!   the barrier is lost later, each gets CEASED then, and its owner proves it when it has seen it.
+//!   the barrier is lost later, each gets CEASED and DUE then, and its owner proves that it has seen
+//!   them when it settles the record. Loom: `loom_a_thread_without_small_blocks_keeps_no_unit`.
 //! - E2. give back ↔ mark: both are RMWs of the state. The thread that ends sees the mark and
 //!   settles the record, or the one that marks it sees no owner, and takes the bytes itself. Loom:
 //!   `loom_a_removal_beside_the_end_of_a_thread_leaves_nothing`.
@@ -180,7 +181,7 @@ impl Record {
         if self.state.load(Ordering::Acquire) == CLAIMED {
             return true;
         }
-        self.stand_back();
+        self.leave();
         false
     }
 
@@ -188,18 +189,6 @@ impl Record {
     pub(crate) fn leave(&self) {
         // ORDERING: Release; pairs with the Acquire in `wait_idle`: the stores are seen.
         self.is_busy.store(false, Ordering::Release);
-    }
-
-    /// Makes no stores, because the state forbids them.
-    #[cold]
-    fn stand_back(&self) {
-        self.leave();
-        // ORDERING: Relaxed; the state was acquired in `enter`, and CEASED never goes.
-        if self.state.load(Ordering::Relaxed) & CEASED != 0 {
-            // ORDERING: Release; pairs with the Acquire in `is_still`: the stores before are seen,
-            // and no other follows (I3).
-            self.is_proven.store(true, Ordering::Release);
-        }
     }
 
     /// No stores from now on, once the barrier was made and the record is idle.
@@ -249,11 +238,14 @@ impl Record {
         self.state.fetch_or(DUE, Ordering::AcqRel) & CLAIMED != 0
     }
 
-    /// Forbids stores for ever: the barrier is lost. The owner settles the record when it sees
-    /// that.
+    /// Forbids stores for ever: the barrier is lost. The owner proves that it has seen that when it
+    /// settles the record. Once is enough, because until then the record stays due.
     fn cease(&self) {
-        // ORDERING: AcqRel, as in `mark_due`.
-        self.state.fetch_or(CEASED | DUE, Ordering::AcqRel);
+        // ORDERING: Relaxed; CEASED never goes.
+        if self.state.load(Ordering::Relaxed) & CEASED == 0 {
+            // ORDERING: AcqRel, as in `mark_due`.
+            self.state.fetch_or(CEASED | DUE, Ordering::AcqRel);
+        }
     }
 
     /// Returns whether the owner should settle the record.
@@ -263,7 +255,8 @@ impl Record {
         self.state.load(Ordering::Relaxed) & DUE != 0
     }
 
-    /// Looks through the slots, if that is due. The caller owns the record.
+    /// Looks through the slots, if that is due, and proves that CEASED was seen. The caller owns the
+    /// record, and is between no two stores.
     pub(crate) fn settle(&self, ask: impl FnMut(Key, u64) -> Answer, taken: impl FnMut(Key, u64)) {
         if !self.is_due() {
             return;
@@ -271,7 +264,12 @@ impl Record {
         let takes_mark = || {
             // ORDERING: AcqRel; Acquire pairs with the Release in `mark_due` (I4). Release, as in
             // `go_on`.
-            self.state.fetch_and(!DUE, Ordering::AcqRel)
+            let state = self.state.fetch_and(!DUE, Ordering::AcqRel);
+            if state & CEASED != 0 && !mutation::active(Mutation::SettlesWithoutProof) {
+                // ORDERING: Release; pairs with the Acquire in `is_still`: the stores before are
+                // seen, and no other follows (I3).
+                self.is_proven.store(true, Ordering::Release);
+            }
         };
         if mutation::active(Mutation::LooksBeforeTheMark) {
             self.slots.visit(ask, taken);
@@ -287,7 +285,7 @@ impl Record {
     fn is_still(&self, is_own: bool) -> bool {
         // ORDERING: Relaxed; of this thread, if it is the owner.
         let is_between = self.is_busy.load(Ordering::Relaxed);
-        // ORDERING: Acquire; pairs with the Release in `stand_back`.
+        // ORDERING: Acquire; pairs with the Release in `settle`.
         is_own && !is_between || self.is_proven.load(Ordering::Acquire)
     }
 

@@ -148,6 +148,7 @@ extern "C" fn charge_large(owner: Owner, units: u64) -> Result<Option<Owner>, Re
         return Ok(None);
     }
     let _inside = depth::enter();
+    settle(record());
     let bytes = units * UNIT;
     if mode::is_fallible() {
         return mode::try_charge(owner, bytes).map(Some).ok_or(Refused);
@@ -185,6 +186,7 @@ extern "C" fn grow_slowly(owner: Owner, more: u64, all: u64) -> Grown {
         return Grown::NotHere;
     }
     let _inside = depth::enter();
+    settle(record());
     if all > UNITS_MOST && mode::is_fallible() {
         return if mode::try_grow(owner, more * UNIT) { Grown::Charged } else { Grown::Refused };
     }
@@ -234,6 +236,7 @@ extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
         return;
     }
     let _inside = depth::enter();
+    settle(record());
     let opens = may_open && units <= UNITS_MOST;
     let is_held = opens
         && with_record(|record| {

@@ -11,22 +11,25 @@ use xtask::Watchdog;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::system();
 
+/// A block that a slot may hold back.
+const SMALL: usize = 100;
+
 /// A thread that allocates a block in a group and frees it, whenever it is told to. Then it holds
 /// bytes back for the group.
 struct Worker {
-    tell: mpsc::Sender<Group>,
+    tell: mpsc::Sender<(Group, usize)>,
     done: mpsc::Receiver<()>,
     thread: JoinHandle<()>,
 }
 
 impl Worker {
     fn start() -> Worker {
-        let (tell, told) = mpsc::channel::<Group>();
+        let (tell, told) = mpsc::channel::<(Group, usize)>();
         let (tell_done, done) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            for group in told {
+            for (group, bytes) in told {
                 let scope = scope::enter(&group);
-                drop(std::hint::black_box(Box::new([1_u8; 100])));
+                drop(std::hint::black_box(vec![1_u8; bytes]));
                 drop(scope);
                 drop(group);
                 tell_done.send(()).unwrap();
@@ -35,8 +38,8 @@ impl Worker {
         Worker { tell, done, thread }
     }
 
-    fn allocate(&self, group: &Group) {
-        self.tell.send(group.clone()).unwrap();
+    fn allocate(&self, group: &Group, bytes: usize) {
+        self.tell.send((group.clone(), bytes)).unwrap();
         self.done.recv().unwrap();
     }
 
@@ -51,7 +54,7 @@ fn removed_beside_a_worker(hierarchy: &Hierarchy) -> (Group, Worker) {
     let parent = hierarchy.get_or_create("/parent").unwrap();
     let worker = Worker::start();
     let request = parent.create("request").unwrap();
-    worker.allocate(&request);
+    worker.allocate(&request, SMALL);
     request.remove().unwrap();
     drop(request);
     assert!(parent.usage() > 0, "the removal has disturbed no other thread");
@@ -67,7 +70,17 @@ fn a_removed_group_ends_with_the_next_block_of_the_thread_that_holds_bytes_back(
     let _watchdog = Watchdog::over("the end of a removed group");
     let (hierarchy, elsewhere) = (hierarchy(), hierarchy());
     let (parent, worker) = removed_beside_a_worker(&hierarchy);
-    worker.allocate(&elsewhere.create("/group").unwrap());
+    worker.allocate(&elsewhere.create("/group").unwrap(), SMALL);
+    assert_eq!(parent.usage(), 0);
+    worker.end();
+}
+
+#[test]
+fn a_removed_group_ends_with_a_large_block_of_that_thread() {
+    let _watchdog = Watchdog::over("the end of a removed group");
+    let (hierarchy, elsewhere) = (hierarchy(), hierarchy());
+    let (parent, worker) = removed_beside_a_worker(&hierarchy);
+    worker.allocate(&elsewhere.create("/group").unwrap(), 1 << 20);
     assert_eq!(parent.usage(), 0);
     worker.end();
 }
@@ -79,7 +92,7 @@ fn a_removed_group_ends_with_that_thread() {
     assert_eq!(parent.usage(), 0);
     // A group that is removed later than the thread ends with its removal.
     let (late, worker) = (parent.create("late").unwrap(), Worker::start());
-    worker.allocate(&late);
+    worker.allocate(&late, SMALL);
     worker.end();
     late.remove().unwrap();
     assert_eq!(parent.usage(), 0);
@@ -113,7 +126,7 @@ fn removes_many_below(parent: &Group) {
     let workers: Vec<Worker> = (0..4).map(|_| Worker::start()).collect();
     for (round, worker) in (0..100).zip(workers.iter().cycle()) {
         let request = parent.create(&format!("request-{round}")).unwrap();
-        worker.allocate(&request);
+        worker.allocate(&request, SMALL);
         request.remove().unwrap();
     }
     workers.into_iter().for_each(Worker::end);
@@ -127,7 +140,7 @@ fn a_removal_on_the_thread_that_holds_bytes_back_ends_the_group() {
     let request = parent.create_owned("request").unwrap();
     {
         let _scope = scope::enter(&request);
-        drop(std::hint::black_box(Box::new([1_u8; 100])));
+        drop(std::hint::black_box(vec![1_u8; SMALL]));
     }
     assert!(parent.usage() > 0);
     drop(request);
