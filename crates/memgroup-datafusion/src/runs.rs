@@ -84,7 +84,7 @@ impl Run<'_> {
                     room.is_over = true;
                     return ended.ok().flatten();
                 }
-                // Again and again: the wait may not have begun yet.
+                // Repeated, because the wait may not have begun yet.
                 Err(_) if !others_run() => _ = group.wake_waiters(),
                 Err(_) => {}
             }
@@ -113,7 +113,7 @@ fn wait_on_a_thread(group: Group, bytes: u64, until: std::time::Instant) -> Opti
         }
         None
     };
-    // A charge for a query that was dropped meanwhile comes back, and is dropped.
+    // If the query was dropped by then, the charge comes back and is dropped.
     let thread = std::thread::Builder::new().name("memgroup-room".to_owned());
     let work = move || {
         let charge = wait(&|| !sender.is_closed());
@@ -122,7 +122,8 @@ fn wait_on_a_thread(group: Group, bytes: u64, until: std::time::Instant) -> Opti
     thread.spawn(work).is_ok().then_some(room)
 }
 
-/// The room that a thread waits for. If it is dropped before, the thread ends.
+/// The room that a thread waits for. If it is dropped before, the thread ends: at once, or, if its wait
+/// was about to begin at that moment, at the deadline of the wait or the end of the query.
 struct Room {
     charge: oneshot::Receiver<Option<Charge>>,
     group: Group,
