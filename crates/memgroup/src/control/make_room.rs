@@ -1,6 +1,6 @@
 //! Make room: has shrinkers free the bytes that a refused charge lacks.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::base::limit::BYTES_MAX;
 use crate::control::{aftermath, dry_run, freeze, high, over_limit};
@@ -19,6 +19,9 @@ const FRUITLESS_MOST: u32 = 16;
 
 /// Rounds for one group after which a charge is refused, even if each of them freed bytes. So a reclaim ends although shrinkers free a byte at a time.
 const ROUNDS_MOST: u32 = 1024;
+
+/// How long a charge waits for a thread that moves a mark before it looks again.
+const MOVE_PAUSE: Duration = Duration::from_millis(1);
 
 /// How often room is made for one charge, each time in the group that refuses it then.
 const LEVELS_MOST: u32 = 16;
@@ -140,6 +143,12 @@ fn make_room_in(
                     *room = Room::NothingLeft;
                 }
                 return Step::Full;
+            }
+            // The thread that moves a mark may have lost its CPU, and the cache may be full.
+            None if fruitless == FRUITLESS_MOST && over.shared().shrinkers().is_moving() => {
+                waits = Some(node);
+                stalled.lasts();
+                std::thread::sleep(MOVE_PAUSE);
             }
             None if fruitless == FRUITLESS_MOST => {
                 // Others moved marks or emptied a cache during the last round: they may have filled caches.

@@ -39,7 +39,7 @@ pub(crate) struct GroupShrinkers {
     /// Its number among its parent's children, or `NONE`.
     pub(crate) number: AtomicU32,
     /// Rounds of reclaim that began here.
-    rounds: AtomicU32,
+    pub(crate) rounds: AtomicU32,
 }
 
 /// With which child a round of reclaim begins, as a fraction of 2<sup>32</sup>.

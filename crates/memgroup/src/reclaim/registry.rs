@@ -105,6 +105,11 @@ impl Registry {
         seen.0 as u32 == 0 && self.mark_moves.load(Ordering::Acquire) == seen.0
     }
 
+    /// Whether a mark is being moved right now. A look may miss a full cache until that ends.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.marks_now().0 as u32 != 0
+    }
+
     /// Whether there is any.
     pub(crate) fn is_any(&self) -> bool {
         // ORDERING: Relaxed; a shrinker that is registered at this moment has not been asked for anything yet.

@@ -1,9 +1,14 @@
 //! Tests of removed groups and shrinkers: they leave nothing.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use memgroup_percpu::SlotSource;
 use memgroup_sync::atomic::Ordering;
 
+use crate::charge::charge::Charge;
 use crate::reclaim::bitmap::CLASSES;
+use crate::reclaim::registry::UNKNOWN_CLASS;
 use crate::reclaim::{Ask, Count, Scan, Shrinker, ShrinkerConfig, group};
 use crate::state::config::Config;
 use crate::tree::handle::{Group, Hierarchy};
@@ -84,4 +89,51 @@ fn keeps_the_hierarchy_until_the_last_shrinker_is_removed() {
     registration.remove().unwrap();
     assert!(!shared.shrinkers().is_any());
     assert_eq!(shared.tree.lock().in_use(), 0);
+}
+
+const PAGE: u64 = 4096;
+
+struct Pages(Arc<Mutex<Vec<Charge>>>);
+
+impl Shrinker for Pages {
+    fn count(&self, _token: u64) -> Count {
+        let pages = self.0.lock().unwrap().len() as u64;
+        Count::of(pages * PAGE, pages)
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        let page = self.0.lock().unwrap().pop();
+        Scan::Freed { bytes: page.map_or(0, |page| page.bytes()) }
+    }
+}
+
+#[test]
+fn a_charge_waits_for_a_thread_that_moves_a_mark() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).stock_budget_bytes(0);
+    let hierarchy = Hierarchy::new(config.reclaim_patience(Duration::from_secs(3600))).unwrap();
+    let parent = hierarchy.create("/parent").unwrap();
+    let [cached, busy] = ["cached", "busy"].map(|name| parent.create(name).unwrap());
+    parent.set_max(10 * PAGE).unwrap();
+    let pages = Arc::new(Mutex::new(Vec::new()));
+    let registration =
+        hierarchy.add_shrinker(ShrinkerConfig::new("pages"), Pages(Arc::clone(&pages))).unwrap();
+    let _slot = registration.attach(&cached, 0).unwrap();
+    pages.lock().unwrap().extend((0..10).map(|_| cached.try_charge(PAGE).unwrap()));
+
+    // As a thread that found the cache empty and lost its CPU before its second count. Meanwhile others
+    // filled the cache, and relied on the mark that it took.
+    let node = cached.node();
+    let moving = node.shared().shrinkers().begin_mark_move();
+    (0..CLASSES).for_each(|class| group::unmark(node, 0, class));
+    std::thread::scope(|threads| {
+        let charge = threads.spawn(|| busy.try_charge(PAGE));
+        // ORDERING: Relaxed; a number by itself.
+        let rounds = || parent.node().shrinkers().unwrap().rounds.load(Ordering::Relaxed);
+        while rounds() < 400 && !charge.is_finished() {
+            std::thread::yield_now();
+        }
+        group::mark(node, 0, UNKNOWN_CLASS);
+        drop(moving);
+        assert!(charge.join().unwrap().is_ok(), "the cache was full all the time");
+    });
 }
