@@ -1,7 +1,7 @@
 //! The end of a removed group of which other threads hold bytes back.
 #![cfg(not(any(miri, memgroup_loom)))]
 
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::thread::JoinHandle;
 
 use memgroup::{Config, Group, Hierarchy, scope};
@@ -13,6 +13,9 @@ static ALLOCATOR: Allocator = Allocator::system();
 
 /// A block that a slot may hold back.
 const SMALL: usize = 100;
+
+/// One that none may.
+const LARGE: usize = 1 << 20;
 
 /// A thread that allocates a block in a group and frees it, whenever it is told to. Then it holds
 /// bytes back for the group.
@@ -83,6 +86,74 @@ fn a_removed_group_ends_with_a_large_block_of_that_thread() {
     worker.allocate(&elsewhere.create("/group").unwrap(), 1 << 20);
     assert_eq!(parent.usage(), 0);
     worker.end();
+}
+
+/// The usage above a removed group, after a thread that holds bytes back for it has called `act`
+/// with a large block of another group. The thread makes and frees no other block meanwhile.
+fn usage_after_a_large_block(act: fn(Vec<u8>) -> Vec<u8>) -> u64 {
+    let _watchdog = Watchdog::over("the end of a removed group");
+    let (hierarchy, elsewhere) = (hierarchy(), hierarchy());
+    let parent = hierarchy.get_or_create("/parent").unwrap();
+    let (request, other) = (parent.create("request").unwrap(), elsewhere.create("/group").unwrap());
+    let turn = Barrier::new(2);
+    let (before, after) = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let scope = scope::enter(&other);
+            let large = std::hint::black_box(vec![1_u8; LARGE]);
+            let inner = scope::enter(&request);
+            drop(std::hint::black_box(vec![1_u8; SMALL]));
+            drop(inner);
+            turn.wait();
+            turn.wait();
+            let large = std::hint::black_box(act(large));
+            turn.wait();
+            turn.wait();
+            drop(large);
+            drop(scope);
+        });
+        turn.wait();
+        request.remove().unwrap();
+        let before = parent.usage();
+        turn.wait();
+        turn.wait();
+        let after = parent.usage();
+        turn.wait();
+        (before, after)
+    });
+    assert!(before > 0, "the removal has disturbed no other thread");
+    after
+}
+
+#[test]
+fn a_removed_group_ends_with_a_large_block_that_is_made() {
+    let make = |large: Vec<u8>| {
+        std::mem::forget(large);
+        vec![1_u8; LARGE]
+    };
+    assert_eq!(usage_after_a_large_block(make), 0);
+}
+
+#[test]
+fn a_removed_group_ends_with_a_large_block_that_grows() {
+    let grow = |mut large: Vec<u8>| {
+        large.reserve_exact(LARGE + 1);
+        large
+    };
+    assert_eq!(usage_after_a_large_block(grow), 0);
+}
+
+#[test]
+fn a_removed_group_ends_with_a_large_block_that_is_freed() {
+    let free = |large: Vec<u8>| {
+        drop(large);
+        Vec::new()
+    };
+    assert_eq!(usage_after_a_large_block(free), 0);
+}
+
+#[test]
+fn a_removed_group_stays_beside_a_thread_that_makes_no_block() {
+    assert!(usage_after_a_large_block(|large| large) > 0, "else the tests above show nothing");
 }
 
 #[test]
