@@ -256,6 +256,14 @@ impl Owner {
     /// says whether the slot `is_counted`: open since it was allowed to be so the last time.
     pub fn may_hold_beside(self, is_counted: bool) -> bool {
         let waited = || chain::levels(self.node()).filter(|level| level.waiting.is_held());
+        // ORDERING: Relaxed; a look. A no is always right, and one that counts nothing leaves
+        // nothing for the next fall to close.
+        let is_near = |level: &'static Node| {
+            !is_far(level, level.rare().beside.load(Ordering::Relaxed).saturating_add(1))
+        };
+        if !is_counted && waited().any(is_near) {
+            return false;
+        }
         let counted_now = waited().filter(|_| !is_counted);
         counted_now.for_each(|level| {
             // ORDERING: AcqRel; Release: the slot is open, for a thread that takes the count
