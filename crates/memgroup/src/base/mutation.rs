@@ -21,6 +21,8 @@ memgroup_sync::mutations! {
     /// A slot is opened beside a charge that waits, and its thread looks at the counters without a
     /// fence.
     HoldsBesideWithoutFence,
+    /// A removal takes bytes that an allocator holds back, and serves no charge that waits above.
+    RetireServesNoWaiter,
     /// A thread that takes a group off the list of holders does not look whether it was granted something meanwhile.
     UnlistDoesNotLookAgain,
     /// A drain takes bytes above the cap, which an uncharge under way has put there.

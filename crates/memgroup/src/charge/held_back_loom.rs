@@ -9,7 +9,7 @@ use memgroup_sync::keep;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
-use crate::charge::loom::{charge_counters, explore, lone_group};
+use crate::charge::loom::{charge_counters, config, explore, lone_group, obtain};
 use crate::control::aftermath;
 use crate::control::held_back::{HOLDER_OF_MODEL, Holder, Take};
 use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
@@ -99,4 +99,37 @@ fn a_fall_that_leaves_slots_open_is_caught() {
 #[should_panic(expected = "the waiter fits, and was served")]
 fn a_slot_that_is_opened_beside_a_waiter_without_a_fence_is_caught() {
     mutation::with(Mutation::HoldsBesideWithoutFence, || explore(a_slot_beside_a_waiter));
+}
+
+/// A thread frees a small block of a group while the group is removed, beside a charge that waits
+/// above for all. The removal may take the bytes before the thread finds that it may not hold them.
+fn a_slot_beside_a_removal_and_a_waiter() {
+    let all = 4 * HELD;
+    let shared = obtain(config(1, 4).stock_cap_bytes(0));
+    let parent = shared.create(shared.root(), "parent").unwrap();
+    parent.counter.set_max(all);
+    let removed = shared.create(parent, "removed").unwrap();
+    charge_counters(removed, HELD, Verdict::Hint).ok().unwrap();
+    let slot: &'static Slot = keep(Box::new(Slot { word: AtomicU64::new(0), owner: Owner::of(removed) }));
+    HOLDER_OF_MODEL.set(Some(slot));
+    let place = wait_for_all(parent, all);
+    let freeing = thread::spawn(move || slot.free());
+    removed.counter.mark_offline();
+    aftermath::retire(removed);
+    freeing.join().unwrap();
+    let state = shared.wait_queue().lock().entry(place).state;
+    HOLDER_OF_MODEL.set(None);
+    assert!(state == State::Handed, "the waiter fits, and was served");
+    assert_eq!((removed.counter.usage(), parent.counter.usage()), (0, all));
+}
+
+#[test]
+fn a_waiter_gets_the_bytes_that_a_removal_takes_from_a_slot() {
+    explore(a_slot_beside_a_removal_and_a_waiter);
+}
+
+#[test]
+#[should_panic(expected = "the waiter fits, and was served")]
+fn a_removal_that_serves_no_waiter_is_caught() {
+    mutation::with(Mutation::RetireServesNoWaiter, || explore(a_slot_beside_a_removal_and_a_waiter));
 }

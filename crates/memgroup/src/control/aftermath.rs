@@ -143,7 +143,7 @@ pub(crate) fn drain(node: &'static Node) -> Drained {
 /// Empties the group's own stocks for good: none is opened again, or none in this record. The caller holds the tree lock.
 pub(crate) fn retire(node: &'static Node) {
     drained(drain::retire(node));
-    if held_back::retire(node) > 0 {
+    if held_back::retire(node) > 0 && !mutation::active(Mutation::RetireServesNoWaiter) {
         came_back(node);
     }
 }
