@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | a region | anonymous mapping, no reserve, no huge pages | zeroed allocation | words of loom's, made when asked for |
 //! | `discard` | `MADV_DONTNEED` | zeros are stored | zeros, which must not race with an access |
-//! | `populate` | `MADV_POPULATE_WRITE`, else a touch of each page | nothing | nothing |
+//! | `populate` | `MADV_POPULATE_WRITE`, else nothing | nothing | nothing |
 //! | `resident_bytes` | `mincore` | all of it | nothing |
 
 #![allow(unsafe_code)]
@@ -42,7 +42,7 @@ pub enum Call {
     Map,
     /// Pages given back (`madvise` with `MADV_DONTNEED`).
     Discard,
-    /// Pages backed at once (`madvise` with `MADV_POPULATE_WRITE`, or a touch).
+    /// Pages backed at once (`madvise` with `MADV_POPULATE_WRITE`).
     Populate,
     /// Which pages are backed (`mincore`).
     Resident,

@@ -4,8 +4,6 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::OnceLock;
 
-use memgroup_sync::atomic::Ordering;
-
 use super::{Call, Place, Refused, permitted};
 
 /// The system's page.
@@ -64,19 +62,14 @@ impl Region {
         self.advise(range, libc::MADV_DONTNEED).map_err(|_| Refused)
     }
 
-    /// Backs the pages of `range` with memory. Their contents stay as they are.
+    /// Backs the pages of `range` with memory. Their contents stay as they are. Before Linux 5.14
+    /// the pages are backed when they are touched.
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), Refused> {
         permitted(Call::Populate)?;
-        match self.advise(range.clone(), libc::MADV_POPULATE_WRITE) {
-            Err(libc::EINVAL) => {
-                for offset in range.step_by(page_bytes()) {
-                    // SAFETY: within the region, which lives, at a multiple of a page.
-                    let word = unsafe { self.at(offset).word(0) };
-                    // ORDERING: Relaxed; adds nothing, and is an RMW so that no user's update is lost.
-                    word.fetch_add(0, Ordering::Relaxed);
-                }
-                Ok(())
-            }
+        match self.advise(range, libc::MADV_POPULATE_WRITE) {
+            // The pages are not touched here: threads of a slot that was admitted late may use
+            // values there, and an access of another size than theirs would be a data race.
+            Err(libc::EINVAL) => Ok(()),
             answer => answer.map_err(|_| Refused),
         }
     }
