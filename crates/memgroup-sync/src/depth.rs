@@ -13,7 +13,8 @@ std::thread_local! {
     static DEPTH: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
 }
 
-/// While it lives, the thread is within the engine. Guards nest.
+/// While it lives, the thread is within the engine. Guards nest. If one is forgotten
+/// (`mem::forget`), the thread stays within the engine until it ends.
 #[derive(Debug)]
 #[must_use = "the depth falls when the guard is dropped"]
 pub struct Depth(PhantomData<*const ()>);

@@ -57,6 +57,9 @@ pub struct Mutex<T> {
 }
 
 /// The right to use the value of a [`Mutex`]; dropping it unlocks. While it lives the thread is [within the engine](crate::depth).
+///
+/// If it is forgotten (`mem::forget`), the mutex stays locked, and the thread within the engine: an
+/// allocator charges the thread's later blocks to no group.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct MutexGuard<'a, T> {
     // In this order: the lock is released first.
