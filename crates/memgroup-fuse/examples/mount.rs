@@ -1,4 +1,4 @@
-//! Two tenants in a tree that is mounted: look at them with `ls`, `cat` and `echo`. Alice has a cache that gives way; Bob is refused at his limit.
+//! Two tenants in a tree that is mounted: look at them with `ls`, `cat` and `echo`. Alice has a cache that gives memory back when asked; Bob is refused at his limit.
 //!
 //! ```text
 //! cargo run --release -p memgroup-fuse --example mount -- /tmp/groups
@@ -42,8 +42,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     thread::spawn(move || {
         loop {
             if let Ok(charge) = alice.try_charge(BLOCK_BYTES) {
-                cache.0.lock().expect("no thread panics with it").push(charge);
-                registered.mark();
+                let mut blocks = cache.0.lock().expect("no thread panics with it");
+                blocks.push(charge);
+                if blocks.len() == 1 {
+                    // Under the lock, or others could fill a cache that reclaim doesn't see.
+                    registered.mark();
+                }
             }
             thread::sleep(Duration::from_millis(100));
         }

@@ -35,9 +35,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let registered = group.add_shrinker(ShrinkerConfig::new("cache"), Arc::clone(&cache))?;
     for _ in 0..320 {
         let charge = group.try_charge(MIB as u64)?;
-        cache.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((charge, vec![1; MIB]));
+        let block = vec![1; MIB];
+        let mut entries = cache.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        entries.push((charge, block));
+        if entries.len() == 1 {
+            // Under the lock, or others could fill a cache that reclaim doesn't see.
+            registered.mark();
+        }
     }
-    registered.mark();
 
     println!("{:>10}{:>10}{:>10}{:>10}   of a limit of 512M", "library", "used", "charged", "max");
     let mut library = Vec::new();
