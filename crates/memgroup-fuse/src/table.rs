@@ -1,20 +1,31 @@
 //! Table: the open descriptors by the number that the kernel gives back with each request.
 //!
-//! - I1. A user that holds as many places as its bound, and any user when all places are held, gets no more. A descriptor holds one place. The
-//!   entries of a directory's list are added when it is made, so a user exceeds the bound by one list at most.
+//! - I1. Every user finds places: the more are taken, the fewer a user may hold, and [`ALWAYS`] are
+//!   never refused ([`has_place`]). A descriptor holds one place. The entries of a directory's list
+//!   are added when it is made, so a user exceeds its part by one list at most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuser::FileHandle;
 
-/// Users that hold all they may before a table is full.
-const USERS: usize = 4;
+/// A user may take another place while it holds fewer than a `PART`th of the free ones: the first
+/// user gets a fifth of all places, and the next one a fifth of the rest.
+const PART: usize = 4;
+
+/// The places that a user may always hold, whatever others hold.
+pub(crate) const ALWAYS: usize = 16;
+
+/// Returns whether a user that holds `held` places may take another one, if all users together hold
+/// `all` of `most`.
+pub(crate) fn has_place(held: usize, all: usize, most: usize) -> bool {
+    held < ALWAYS.max(most.saturating_sub(all) / PART)
+}
 
 /// Open descriptors of one kind.
 pub(crate) struct Table<T> {
-    /// The places of one user.
-    places: usize,
+    /// The places of all users together, beyond [`ALWAYS`] for each.
+    most: usize,
     entries: Mutex<Entries<T>>,
 }
 
@@ -33,10 +44,10 @@ struct Entry<T> {
 }
 
 impl<T> Table<T> {
-    /// A table in which a user has so many places.
+    /// A table in which the first user gets `places`.
     pub(crate) fn new(places: usize) -> Table<T> {
         let entries = Entries { next: 1, open: HashMap::new(), held: HashMap::new(), all: 0 };
-        Table { places, entries: entries.into() }
+        Table { most: places * (PART + 1), entries: entries.into() }
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries<T>> {
@@ -47,7 +58,7 @@ impl<T> Table<T> {
     pub(crate) fn insert(&self, user: u32, opened: T) -> Option<FileHandle> {
         let mut entries = self.entries();
         let held = entries.held.get(&user).copied().unwrap_or_default();
-        if held >= self.places || entries.all >= self.places * USERS {
+        if !has_place(held, entries.all, self.most) {
             return None;
         }
         let number = entries.next;
@@ -94,26 +105,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_a_user_beyond_its_places_and_all_users_beyond_theirs() {
-        let table = Table::new(10);
+    fn refuses_a_user_beyond_its_part_and_leaves_places_to_every_other() {
+        let table = Table::new(100);
         let first = table.insert(1, "a").unwrap();
-        table.hold(first, 8);
+        table.hold(first, 98);
         let second = table.insert(1, "b").unwrap();
         assert_eq!(table.insert(1, "c"), None);
         table.remove(second).unwrap();
         // The list of the last one that has a place may be long.
         let long = table.insert(1, "d").unwrap();
-        table.hold(long, 20);
-        assert_eq!((table.insert(1, "e"), table.entries().all), (None, 30));
-        table.hold(long, 19);
-        assert_eq!(table.entries().all, 29, "a list that is made again counts once");
-        table.hold(long, 20);
-        for _ in 0..10 {
-            table.insert(2, "f").unwrap();
-        }
-        assert_eq!(table.insert(3, "g"), None, "no place is left");
+        table.hold(long, 200);
+        assert_eq!((table.insert(1, "e"), table.entries().all), (None, 300));
+        table.hold(long, 199);
+        assert_eq!(table.entries().all, 299, "a list that is made again counts once");
+        table.hold(long, 200);
+        // Each takes as many as it gets.
+        let take = |user| (0..100).take_while(|_| table.insert(user, "f").is_some()).count();
+        let taken: Vec<usize> = (2..100).map(take).collect();
+        assert_eq!(taken[..2], [40, 32], "a fifth of the free places each");
+        assert!(taken.is_sorted_by(|before, after| before >= after), "{taken:?}");
+        assert_eq!(taken[97], ALWAYS, "a late user has places");
         assert_eq!(*table.remove(long).unwrap(), "d");
-        let last = table.insert(3, "g").unwrap();
+        let last = table.insert(100, "g").unwrap();
         assert_eq!((*table.get(last).unwrap(), table.get(long)), ("g", None));
         (1..=last.0).for_each(|number| drop(table.remove(FileHandle(number))));
         let entries = table.entries();

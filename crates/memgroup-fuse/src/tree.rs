@@ -59,10 +59,10 @@ struct DirectoryEntry {
 /// The entries of one open directory, listed at each read of its beginning.
 type Listing = Mutex<Vec<DirectoryEntry>>;
 
-/// The open files of one user. Each keeps the text that was read.
+/// The open files of the first user. Each keeps the text that was read.
 const FILES_MOST: usize = 16_384;
 
-/// The open directories of one user and the entries of their lists, together.
+/// The open directories of the first user and the entries of their lists, together.
 const ENTRIES_MOST: usize = 1 << 20;
 
 /// The file system of one mount.

@@ -13,8 +13,8 @@
 //! - I2. The kernel locks the parent of a group until its removal is answered. So the thread answers as soon as the group is gone, although its
 //!   callbacks still run.
 //! - I3. A look reads each value of a group once, however many descriptors are polled.
-//! - I4. Every user finds places: the more are taken, the fewer a user may have, and [`POLLED_ALWAYS`]
-//!   are never refused.
+//! - I4. Every user finds places: the more are taken, the fewer a user may have, and a few are never
+//!   refused ([`has_place`]).
 //! - B1. Events are told at most every 10 ms, as the kernel does with `memory.events`. Removals and triggers are told [`TICK`] late.
 //! - B2. Looks take a twentieth of the thread's time at most: the next one waits [`REST`] times as long as the last one took. So with many polls, or
 //!   groups whose bytes take long to add up, news is told later. Removals that users of the mount make are answered in time.
@@ -29,6 +29,7 @@ use fuser::{Errno, FileHandle, PollNotifier, ReplyEmpty};
 use memgroup::{Group, GroupId, Hierarchy, WeakGroup};
 
 use crate::open::{Open, Values};
+use crate::table::has_place;
 
 /// The time between two looks while a descriptor is polled, or a group is removed: a tenth of the shortest window of a trigger, as in the kernel.
 const TICK: Duration = Duration::from_millis(50);
@@ -42,15 +43,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How much longer than a look at all descriptors the time until the next one is.
 const REST: u32 = 20;
 
-/// The polls that wait, of all users together, apart from those that a user may always have.
+/// The most waiting polls of all users together, beyond those that each may always have. The first
+/// user gets 1,024, and leaves 4,096 to the others.
 const POLLED_MOST: usize = 5 * 1024;
-
-/// A user may have another poll while it has fewer than this part of the free places: the first one
-/// gets 1,024, and leaves 4,096 to the others.
-const PART: usize = 4;
-
-/// The polls that a user may always have, whatever others have.
-const POLLED_ALWAYS: usize = 16;
 
 /// Descriptors with a poll that waits, by their handles.
 struct Polls<N> {
@@ -74,8 +69,7 @@ impl<N> Polls<N> {
             return true;
         }
         let of_user = self.users.get(&open.user).copied().unwrap_or_default();
-        let free = POLLED_MOST.saturating_sub(self.waiting.len());
-        if of_user >= POLLED_ALWAYS.max(free / PART) {
+        if !has_place(of_user, self.waiting.len(), POLLED_MOST) {
             return false;
         }
         self.users.insert(open.user, of_user + 1);
@@ -309,6 +303,7 @@ mod tests {
 
     use super::*;
     use crate::files::Files;
+    use crate::table::ALWAYS;
 
     #[test]
     fn every_user_finds_a_place() {
@@ -325,8 +320,8 @@ mod tests {
         let taken: Vec<usize> = (0..100).map(|user| take(&mut polls, user)).collect();
         assert_eq!(taken[..4], [1024, 819, 655, 524], "a fifth of the free places each");
         assert!(taken.is_sorted_by(|before, after| before >= after), "{taken:?}");
-        assert_eq!(taken[99], POLLED_ALWAYS, "a late user has a place");
-        assert!(polls.waiting.len() <= POLLED_MOST + 100 * POLLED_ALWAYS);
+        assert_eq!(taken[99], ALWAYS, "a late user has a place");
+        assert!(polls.waiting.len() <= POLLED_MOST + 100 * ALWAYS);
         assert_eq!(take(&mut polls, 0), 0, "it has more than its part by now");
         assert!(polls.insert(0, &open(0), ()), "a poll of a file that is polled keeps its place");
 
