@@ -1,3 +1,5 @@
+// The first definition of a link counts: here the crate, on other sites the file.
+#![doc = "[memgroup]: memgroup\n\n"]
 #![doc = include_str!("../README.md")]
 
 mod cgroup;
