@@ -256,7 +256,7 @@ impl Record {
     }
 
     /// Looks through the slots, if that is due, and proves that CEASED was seen. The caller owns the
-    /// record, and is between no two stores.
+    /// record, and has no store under way.
     pub(crate) fn settle(&self, ask: impl FnMut(Key, u64) -> Answer, taken: impl FnMut(Key, u64)) {
         if !self.is_due() {
             return;

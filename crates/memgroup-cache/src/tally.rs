@@ -12,7 +12,7 @@ pub(crate) struct Tally {
     /// All bytes that ever went.
     gone: AtomicU64,
     /// In the low byte the binary digits of the bytes when the slot was last marked, or 1 if a
-    /// visit found some; 0 if it may not be marked. Above them the number of visits.
+    /// visit found some; 0 if it may be unmarked; the bits above count visits.
     marked: AtomicU64,
 }
 
@@ -20,8 +20,8 @@ pub(crate) struct Tally {
 const DIGITS: u64 = 0xff;
 
 impl Tally {
-    /// Counts an entry before it is in the cache, and calls `mark` if the shrinker's slot has to be
-    /// marked: it may not be, or the bytes have doubled since.
+    /// Counts an entry before it is in the cache, and calls `mark` if the slot may be unmarked, or
+    /// if the bytes have doubled since the last mark.
     ///
     /// When it returns, the slot is marked, also if another thread brought the first entry and is
     /// still on its way to its own mark. A full cache evicts as much as it takes in, and passes the

@@ -30,7 +30,7 @@ use crate::rows::Rows;
 use crate::runs::Run;
 use crate::spill::SpillFiles;
 
-/// The most that a query waits for the tasks of its last plan, before it is begun anew.
+/// The most that a query waits for the tasks of its last plan, before it is restarted.
 const DRAIN_MILLIS_MOST: u32 = 1000;
 
 /// For how long the growths of one query wait in all, unless the tenant is given another time.
@@ -246,7 +246,8 @@ fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// The eighths of a pool while its query is begun anew. Afterwards they are those at first again, for plans of the query's own context.
+/// The eighths of a pool while its query is restarted. Afterwards they are those at first again,
+/// for plans of the query's own context.
 struct Eighths<'q>(&'q GroupPool);
 
 impl Eighths<'_> {
@@ -336,17 +337,21 @@ impl Query {
     /// Runs SQL and returns all of its rows, which are charged to the query's group as long as they last. Where they may be too many for that, use
     /// [`stream`](Query::stream).
     ///
-    /// Where memory runs out, the query begins anew. While other queries of the tenant run, it first waits until there is room for all that it held and the
-    /// growth that was refused. That room is the query's until its end. All waits end a minute after the first one began. The first plan after a wait is for all
-    /// that the query can hold then. Each further plan is for half the memory, until a plan cannot be smaller. The second one is for as much as the first, and
-    /// its joins sort both sides, as do all later ones. A plan of the least size is begun anew only after
-    /// a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not begun anew: it may have written some of its rows. Neither is a
-    /// query whose rows alone exceed the limit.
+    /// If memory runs out, the query is restarted. While other queries of the tenant run, it first
+    /// waits until there is room for all that it held and the growth that was refused. That room is
+    /// the query's until its end. All waits end a minute after the first one began. The first plan
+    /// after a wait is for all that the query can hold then. Each further plan is for half the
+    /// memory, until a plan cannot be smaller. The second one is for as much as the first, and its
+    /// joins sort both sides, as do all later ones. A plan of the least size is restarted only
+    /// after a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not
+    /// restarted: it may have written some of its rows. Neither is a query whose rows alone exceed
+    /// the limit.
     ///
     /// # Errors
-    /// As [`run`](Query::run); a query that is stopped is not begun anew. [`DataFusionError::ResourcesExhausted`] if there is no room for the rows.
-    /// [`DataFusionError::Configuration`] for `SET` or `RESET` of a setting `datafusion.runtime`, such as `memory_limit`: DataFusion would replace the
-    /// query's pool.
+    /// As [`run`](Query::run); a query that is stopped is not restarted.
+    /// [`DataFusionError::ResourcesExhausted`] if there is no room for the rows.
+    /// [`DataFusionError::Configuration`] for `SET` or `RESET` of a setting `datafusion.runtime`,
+    /// such as `memory_limit`: DataFusion would replace the query's pool.
     pub async fn collect(&self, sql: &str) -> Result<Rows> {
         Ok(self.begin(sql, Extent::All).await?.rows)
     }
@@ -354,8 +359,10 @@ impl Query {
     /// Runs SQL and returns its rows batch by batch. Each batch is charged to the query's group as long as it lasts; buffers that
     /// several batches share are charged for each of them.
     ///
-    /// Until the first batch, the query begins anew where memory runs out, as [`collect`](Query::collect) does. After it an error is final, because the
-    /// caller has seen rows. Sorts and aggregations return their first batch after they have read all of their input.
+    /// Until the first batch, the query is restarted if memory runs out, as
+    /// [`collect`](Query::collect) does. After it an error is final, because the caller has seen
+    /// rows. Sorts and aggregations return their first batch after they have read all of their
+    /// input.
     ///
     /// ```
     /// use datafusion::prelude::SessionContext;
@@ -385,7 +392,7 @@ impl Query {
         Ok(RowStream { query: self, first: Some(rows), is_over: false, rest, _guards: guards })
     }
 
-    /// Runs SQL up to its first rows, or to the last. Begins it anew where memory runs out.
+    /// Runs SQL up to its first rows, or to the last. Restarts it if memory runs out.
     async fn begin(&self, sql: &str, extent: Extent) -> Result<Begun<'_>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
         // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
@@ -555,7 +562,7 @@ pub struct EndedQuery {
     pub spilled_bytes: u64,
     /// Growths of its consumers that were refused ([`GroupPool::refused`]). `group.refusals` are those that the query's own limit refused.
     pub refused_growths: u64,
-    /// How often [`Query::collect`] began it anew, with a plan of the same size or a smaller one.
+    /// How often [`Query::collect`] restarted it, with a plan of the same size or a smaller one.
     pub begun_anew: u64,
     /// The most bytes that it had allocated at one time, where they are counted ([`Tenant::count_allocated`]).
     pub allocated_peak_bytes: Option<u64>,

@@ -1,4 +1,5 @@
-//! A library that charges nothing takes more and more memory. The watcher has a cache give way, so the process stays below its limit.
+//! A library that charges nothing takes more and more memory. The watcher has a cache give memory
+//! back, so the process stays below its limit.
 //!
 //! `cargo run --release -p memgroup-process --example uncharged`
 

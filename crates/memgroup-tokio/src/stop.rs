@@ -76,7 +76,7 @@ pub(crate) struct Member {
 }
 
 impl Stops {
-    /// The caller sets the hook before there is a member.
+    /// The caller must set the hook before the first member joins.
     pub(crate) fn new(work: Work) -> Stops {
         let (hook, number, list) = (OnceLock::new(), AtomicU64::new(0), Mutex::default());
         Stops { work, hook, number, list }

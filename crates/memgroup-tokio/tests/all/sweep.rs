@@ -17,7 +17,7 @@ use xtask::sweep::Form;
 
 use crate::frames::Frames;
 
-/// A body of so many frames of 100 bytes.
+/// A body of `count` frames of 100 bytes.
 fn frames(count: usize) -> Frames {
     Frames(vec![Bytes::from_static(&[7; 100]); count].into_iter())
 }

@@ -135,7 +135,8 @@ impl Hierarchy {
     /// [snapshot](Hierarchy::snapshot) lists it. While [`Group::remove_all`] removes a group, and
     /// groups below it one by one, that group and all below it are in no list.
     ///
-    /// If no group is dying, that is one look. Otherwise it visits all groups, and takes the tree lock for 32 at a time.
+    /// If no group is dying, it takes the tree lock once. Otherwise it visits all groups, and takes
+    /// the lock for 32 at a time.
     pub fn dying(&self) -> Vec<Dying> {
         let of = |(group, removed): (Group, Instant)| Dying {
             path: group.path(),

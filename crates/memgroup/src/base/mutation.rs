@@ -35,8 +35,8 @@ memgroup_sync::mutations! {
     DepositBeforeCharge,
     /// An attempt that is undone on a stock that is not open leaves the bytes there that it had hidden.
     UndoneAttemptIgnoresClosed,
-    /// An uncharge reads which level is above one when the bytes of that one are gone, which kept
-    /// it from being released and used for another group.
+    /// An uncharge reads a level's parent after it has taken the level's bytes, which alone kept
+    /// the node from reuse.
     LevelAboveIsReadLate,
     /// A group above its limit keeps its stocks open.
     OverLimitLeavesStocksOpen,

@@ -348,8 +348,8 @@ impl ShrinkerSlot {
     /// in between, and charges beside it may be refused. So **mark the cache under its lock**, in
     /// the same hold in which its first object comes in. A thread that marks it after the lock is
     /// free may lose its CPU just before the call. Others then find a cache that isn't empty, don't
-    /// mark it, and fill it. A cache without one lock needs each thread to mark it until some mark
-    /// has returned, or marks after each object.
+    /// mark it, and fill it. If no single lock guards the cache, every thread that adds an object
+    /// must mark the slot until one such call has returned; or mark it after each object.
     ///
     /// The call takes no lock and runs no callback, so it may be made under any lock.
     ///

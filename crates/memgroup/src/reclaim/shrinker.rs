@@ -14,9 +14,9 @@ use crate::tree::node::Node;
 ///   `count` may run at the same time.
 /// - A charge may call it on its own thread, which may hold any lock. **Do not charge under a lock that your callbacks take, and have them
 ///   try that lock.** Else a charge waits for itself, or is refused although its own cache is full.
-/// - A walk passes a cache by that it found empty, until its slot is
+/// - Once a walk has found a cache empty, later walks skip it until its slot is
 ///   [marked](crate::ShrinkerSlot::mark). **Mark it under the cache's lock** when the first object
-///   comes in.
+///   goes in.
 /// - The engine holds no lock meanwhile, so callbacks may charge, register, and remove other shrinkers. A shrinker is not called from
 ///   within its own call.
 /// - A panic is caught, and the shrinker is [quarantined](Quarantine).
@@ -67,7 +67,7 @@ use crate::tree::node::Node;
 ///     let mut pages = pages.0.lock().unwrap();
 ///     pages.push(page);
 ///     if pages.len() == 1 {
-///         // Under the lock: else others could fill the cache before any walk sees it.
+///         // Under the lock: otherwise others could fill the cache before any walk sees it.
 ///         registered.mark();
 ///     }
 /// }

@@ -81,7 +81,7 @@ impl Tree {
     /// Bytes of a place, whether it is free or not.
     pub(crate) const PLACE_BYTES: u64 = size_of::<Entry>() as u64;
 
-    /// A tree without a group. Its user begins the root.
+    /// Creates a tree without a group; the caller must then call `begin_root`.
     pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
         let mut tree = Tree {
             entries: Entries::default(),
@@ -102,7 +102,8 @@ impl Tree {
         tree
     }
 
-    /// Puts the root online for the next user of the hierarchy. The root's place has a node.
+    /// Puts the root online for the next user of the hierarchy. The root's place must already have
+    /// a node.
     pub(crate) fn begin_root(&mut self) {
         debug_assert!(self.in_use == 0 && self.state(ROOT) == State::Free);
         (self.in_use, self.retired) = (1, false);

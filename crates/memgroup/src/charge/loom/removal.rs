@@ -111,7 +111,7 @@ fn an_uncharge_of_a_group_whose_node_is_used_again() {
         shared.create(after, "next").map(drop)
     });
     aftermath::uncharge_counters(group, UNIT);
-    // Without a place that is free again there is none for it.
+    // The creation may find no free place.
     let _ = other.join().unwrap();
     let usages = [before, after].map(|node| node.counter.usage());
     assert_eq!(usages, [0, 0], "the bytes go from the levels that had them");

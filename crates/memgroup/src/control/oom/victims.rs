@@ -35,10 +35,10 @@
 //!   has not comes last: its groups would be waited for one after the other. Then the scores count, then the excess of the child right below the full group.
 //!   One within its even share is not chosen for another. It is for a charge of its own if that does not wait, no sibling can be chosen, and none is still
 //!   to stop.
-//! - I9. While victims are awaited, another one is chosen only in a child of the full group that
-//!   has more late victims than awaited ones. So a child with many victims that ignore their stop
-//!   has 1 told, then 1, 2, 4, 8 and so on: they delay others by the logarithm of their number in
-//!   patiences. A child that stops in time loses one at a time.
+//! - I9. While victims are awaited, the engine chooses another only in a child of the full group
+//!   that has more late victims than awaited ones. So a child whose victims ignore their stop gets
+//!   1, 1, 2, 4, 8 ... stops, and they delay others by the logarithm of their number in patiences.
+//!   A child that stops in time loses one at a time.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
@@ -112,12 +112,11 @@ pub(crate) struct Chosen {
     pub(crate) unit: Option<&'static Node>,
 }
 
-/// The victims that a charge must wait for.
+/// Whether a charge must wait for victims.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
     ForNone,
-    /// Another may be told, but only beside victims of a child of the full group that are late
-    /// (I9).
+    /// Only a child with more late victims than awaited ones may have another told (I9).
     UnlessBeside,
     ForAll,
 }
@@ -597,7 +596,7 @@ mod tests {
         Clock::at(patiences * PATIENCE.as_nanos() as u64, PATIENCE)
     }
 
-    /// Has every victim told that a charge finds at this time. Returns their names.
+    /// Stops every victim that a charge finds at this time, and returns their names.
     fn tell(control: &OomControl, clock: Clock) -> Vec<String> {
         let victims = control.full.shared().victims();
         let mut told = Vec::new();
