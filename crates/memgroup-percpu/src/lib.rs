@@ -1,3 +1,5 @@
+// The first definition of a link counts: here items of the crate, on other sites files.
+#![doc = include_str!("links.md")]
 #![doc = include_str!("../README.md")]
 //!
 //! # What the `unsafe` code rests on

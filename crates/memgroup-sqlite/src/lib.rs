@@ -1,5 +1,5 @@
 // The first definition of a link counts: here the page below or the crate, on other sites the file.
-#![doc = "[Details]: #details\n[memgroup]: memgroup\n\n"]
+#![doc = include_str!("links.md")]
 #![doc = include_str!("../README.md")]
 #![doc = include_str!("../docs/details.md")]
 //!

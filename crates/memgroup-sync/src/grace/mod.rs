@@ -1,3 +1,5 @@
+// The first definition of a link counts: here items of the module, on other sites files.
+#![doc = include_str!("links.md")]
 #![doc = include_str!("../../docs/grace.md")]
 
 // Each file imports only files before it in this order: epoch, evidence, membarrier, report, barrier, limbo, reader, scan, registry,
