@@ -70,7 +70,7 @@ pub use arena::os::{Call, inject};
 pub use arena::out_of_memory::{ArenaError, OutOfMemory};
 pub use arena::page::PageSize;
 pub use marks::{Mark, MarkCell, Marks, Piece, Rows, Scratch};
-/// Read sections and grace periods. A caller that moves records chooses their form.
+// Without a text of its own: rustdoc would join it with the links at the head of the page.
 pub use memgroup_sync::grace;
 #[cfg(memgroup_loom)]
 pub use mutation::faults;
