@@ -1,4 +1,5 @@
-//! Two tenants in a tree that is mounted: look at them with `ls`, `cat` and `echo`. Alice has a cache that gives memory back when asked; Bob is refused at his limit.
+//! Two tenants in a tree that is mounted: look at them with `ls`, `cat` and `echo`. Alice has a
+//! cache that gives memory back when asked; Bob is refused at his limit.
 //!
 //! ```text
 //! cargo run --release -p memgroup-fuse --example mount -- /tmp/groups

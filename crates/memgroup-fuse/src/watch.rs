@@ -13,8 +13,8 @@
 //! - I2. The kernel locks the parent of a group until its removal is answered. So the thread answers as soon as the group is gone, although its
 //!   callbacks still run.
 //! - I3. A look reads each value of a group once, however many descriptors are polled.
-//! - I4. Every user finds places: the more are taken, the fewer a user may have, and a few are never
-//!   refused ([`has_place`]).
+//! - I4. Every user finds places: the more are taken, the fewer a user may have, and a few are
+//!   never refused ([`has_place`]).
 //! - B1. Events are told at most every 10 ms, as the kernel does with `memory.events`. Removals and triggers are told [`TICK`] late.
 //! - B2. Looks take a twentieth of the thread's time at most: the next one waits [`REST`] times as long as the last one took. So with many polls, or
 //!   groups whose bytes take long to add up, news is told later. Removals that users of the mount make are answered in time.

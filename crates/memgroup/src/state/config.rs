@@ -162,10 +162,10 @@ impl Config {
     /// The most groups at one time, the root and removed groups that still hold bytes or have
     /// handles included; 1 to 16,777,216. [`Group::set_max_descendants`](crate::Group::set_max_descendants) bounds the part that one tenant takes.
     ///
-    /// Beyond that, a 64th more can be created: not in a large group (more than an eighth of all are
-    /// below it) without a large child, and below a smaller one only while more spare places are left
-    /// than it has groups. So one tenant that takes everything does not keep the others from creating
-    /// groups.
+    /// Beyond that, a 64th more can be created: not in a large group (more than an eighth of all
+    /// are below it) without a large child, and below a smaller one only while more spare places
+    /// are left than it has groups. So one tenant that takes everything does not keep the others
+    /// from creating groups.
     #[must_use]
     pub fn groups_max(self, groups_max: u32) -> Config {
         Config { groups_max, ..self }
