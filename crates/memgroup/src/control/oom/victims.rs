@@ -35,10 +35,11 @@
 //!   has not comes last: its groups would be waited for one after the other. Then the scores count, then the excess of the child right below the full group.
 //!   One within its even share is not chosen for another. It is for a charge of its own if that does not wait, no sibling can be chosen, and none is still
 //!   to stop.
-//! - I9. While victims are awaited, the engine chooses another only in a child of the full group
-//!   that has more late victims than awaited ones. So a child whose victims ignore their stop gets
-//!   1, 1, 2, 4, 8 ... stops, and they delay others by the logarithm of their number in patiences.
-//!   A child that stops in time loses one at a time.
+//! - I9. While victims are awaited, the one that is best is told only if more victims are late than
+//!   awaited, both in the child of the full group in which it counts and, where any are awaited, in
+//!   each group between. So work right below one group that ignores its stop gets 1, 1, 2, 4, 8 and
+//!   so on stops: it delays others by the logarithm of its number in patiences. Work of a tenant
+//!   that stops in time loses one at a time, also where its siblings' work is late.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
 //!   next update of the pending kills notes it, at a refusal or a report.
 //! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
@@ -252,7 +253,7 @@ impl Victims {
     pub(crate) fn is_any_for(&self, control: &OomControl) -> bool {
         let mut list = self.list.lock();
         list.update_all(Clock::of(control.full.shared()));
-        list.waiting_in(control.full) != Waiting::ForAll && list.find(control, 0).is_some()
+        list.find(control, 0).is_some()
     }
 
     /// A group that counts in `top` and was told to stop, and has not freed half of its bytes; its usage.
@@ -271,9 +272,6 @@ impl Victims {
         let mut list = self.list.lock();
         let list = &mut *list;
         list.update_all(clock);
-        if list.waiting_in(control.full) == Waiting::ForAll {
-            return None;
-        }
         let (on_their_way, dying) = list.on_their_way_in(control.full);
         if dying.is_some() && on_their_way >= lacks {
             return None;
@@ -399,21 +397,33 @@ impl List {
     /// Returns for which victims a charge that finds `top` full must wait.
     fn waiting_in(&self, top: &'static Node) -> Waiting {
         let mut waiting = Waiting::ForNone;
+        // Siblings have the same answer.
+        let mut known: Option<&'static Node> = None;
         for node in self.awaited().filter(|node| levels(node, top).is_some()) {
-            if !self.may_tell_more(node, top) {
+            let above = chain::levels(node).nth(1);
+            let is_known = known.is_some_and(|known| above.is_some_and(|above| std::ptr::eq(known, above)));
+            if !is_known && !self.may_tell_more(node, top) {
                 return Waiting::ForAll;
             }
+            known = above.filter(|above| !std::ptr::eq(*above, top));
             waiting = Waiting::UnlessBeside;
         }
         waiting
     }
 
-    /// Returns whether another victim may be told beside those that are awaited in the child of
-    /// `top` that `node` counts in (I9).
+    /// Returns whether `node` may be told to stop beside the victims that are awaited in `top` (I9).
     fn may_tell_more(&self, node: &'static Node, top: &'static Node) -> bool {
         let Some(child) = chain::right_below(top, node) else { return false };
-        let is_inside = |other: &&'static Node| levels(other, child).is_some();
-        self.awaited().filter(is_inside).count() < self.late().filter(is_inside).count()
+        let number_in = |level, nodes: &mut dyn Iterator<Item = &'static Node>| {
+            nodes.filter(|other| levels(other, level).is_some()).count()
+        };
+        // The group itself has no siblings in it, unless it is the child.
+        let is_below = usize::from(!std::ptr::eq(node, child));
+        levels(node, child).into_iter().flatten().skip(is_below).all(|level| {
+            let awaited = number_in(level, &mut self.awaited());
+            let is_free = awaited == 0 && !std::ptr::eq(level, child);
+            is_free || awaited < number_in(level, &mut self.late())
+        })
     }
 
     /// Bytes that groups that count in `top` are still to free because they were told to stop, and one of those groups.
@@ -449,16 +459,19 @@ impl List {
 
     /// The victim, and the group that is killed as a whole with it; `None` if all candidates together have less than `lacks` bytes.
     fn find(&mut self, control: &OomControl, lacks: u64) -> Option<(&'static Node, Option<&'static Node>)> {
+        let waiting = self.waiting_in(control.full);
+        if waiting == Waiting::ForAll {
+            return None;
+        }
         self.measure(control.full);
         let (mut sum, mut first) = (0_u64, None);
         let newcomer = Newcomer::of(control.full, Some(control.requester));
         let is_own = share::is_above_own_even(control.full, control.requester);
         let is_last_resort = !control.waits && !self.is_late_in(control.full);
-        let is_waiting = self.waiting_in(control.full) != Waiting::ForNone;
         for candidate in self.candidates.iter().filter(|one| one.size() > 0 && one.can_be_asked(control)) {
             let (node, size) = (candidate.node, candidate.size());
             let protection = effective(node, control.full);
-            if candidate.usage <= protection.min || is_waiting && !self.may_tell_more(node, control.full) {
+            if candidate.usage <= protection.min {
                 continue;
             }
             let even = share::even_of(node, newcomer);
@@ -478,8 +491,14 @@ impl List {
             }
         }
         let (_, victim) = first.filter(|_| sum >= lacks)?;
+        let is_beside = waiting == Waiting::UnlessBeside;
+        if is_beside && !self.may_tell_more(victim, control.full) {
+            return None;
+        }
+        let is_unit = |level: &&Node| level.find_oom().is_some_and(OomState::is_unit);
         let unit = levels(victim, control.full)?
-            .filter(|level| level.find_oom().is_some_and(OomState::is_unit))
+            // Beside victims that are awaited, the other children of the full group are not told.
+            .filter(|level| is_unit(level) && !(is_beside && std::ptr::eq(*level, control.full)))
             .last();
         Some((victim, unit))
     }
@@ -632,6 +651,29 @@ mod tests {
         let told: Vec<_> = (0..7).map(|patiences| tell(&control, at(patiences))).collect();
         assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 2, 4, 8, 1, 0]);
         assert_eq!(told[5], ["other"], "the smaller one of another child comes after all of them");
+    }
+
+    #[test]
+    fn late_victims_of_one_tenant_have_no_more_of_another_told() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0).kill_patience(PATIENCE)).unwrap();
+        let full = hierarchy.create("/full").unwrap();
+        let tenants = full.create("tenants").unwrap();
+        let work = ["alice", "bob"].map(|name| {
+            let tenant = tenants.create(name).unwrap();
+            let work = (0..8).map(|number| {
+                let request = tenant.create(&format!("{name}-{number}")).unwrap();
+                let charge = request.try_charge(1 << 20).unwrap();
+                (request.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Dying).unwrap(), charge)
+            });
+            work.collect::<Vec<_>>()
+        });
+        let node = full.node();
+        let charge = hierarchy.shared().victims().begin_charge();
+        let control = OomControl { requester: node, full: node, asked: 1, charge, waits: true };
+        let told: Vec<_> = (0..7).map(|patiences| tell(&control, at(patiences))).collect();
+        assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 2, 4, 1, 1, 2]);
+        assert_eq!(told[4], ["bob-0"]);
+        drop(work);
     }
 
     #[test]
