@@ -266,8 +266,7 @@ where
     V: Send + Sync + 'static,
 {
     fn count(&self, _token: u64) -> Count {
-        self.tally.visit();
-        Count::of(self.tally.bytes(), self.tally.entries())
+        Count::of(self.tally.visit(), self.tally.entries())
     }
 
     fn scan(&self, ask: &Ask<'_>) -> Scan {

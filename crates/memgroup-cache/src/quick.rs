@@ -245,8 +245,8 @@ where
     V: Send + Sync + 'static,
 {
     fn count(&self, _token: u64) -> Count {
-        self.shards.iter().for_each(|shard| shard.held.visit());
-        Count::of(self.bytes(), self.len())
+        let bytes = self.shards.iter().map(|shard| shard.held.visit()).sum();
+        Count::of(bytes, self.len())
     }
 
     fn scan(&self, ask: &Ask<'_>) -> Scan {

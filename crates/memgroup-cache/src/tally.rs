@@ -45,20 +45,23 @@ impl Tally {
         }
     }
 
-    /// Notes a visit, before the bytes are counted: the engine takes the mark of an empty cache,
-    /// and moves another one to the class of the size that it counts.
-    pub(crate) fn visit(&self) {
+    /// Notes a visit and returns the bytes: the engine takes the mark of an empty cache, and moves
+    /// another one to the class of the size that it counts. Whoever counts these bytes must tell
+    /// the engine the same, because a cache that isn't empty here is taken to keep its mark.
+    pub(crate) fn visit(&self) -> u64 {
         // ORDERING: SeqCst, both; pairs with `add`.
         let before = self
             .marked
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |seen| Some((seen | DIGITS).wrapping_add(1)));
         let now = before.map_or_else(|seen| seen, |seen| (seen | DIGITS).wrapping_add(1));
-        if self.bytes.load(Ordering::SeqCst) > 0 {
+        let bytes = self.bytes.load(Ordering::SeqCst);
+        if bytes > 0 {
             // The slot stays marked for a cache that holds something. A walk that found it empty
             // and is about to take the mark visits it once more.
             // ORDERING: AcqRel; as in `add`.
             _ = self.marked.compare_exchange(now, now | 1, Ordering::AcqRel, Ordering::Relaxed);
         }
+        bytes
     }
 
     /// Counts an entry out.
@@ -150,20 +153,29 @@ mod tests {
     }
 
     #[test]
-    fn no_thread_relies_on_a_mark_that_was_taken() {
+    fn a_visit_counts_the_bytes_by_which_it_left_the_mark() {
+        let tally = Tally::default();
+        add(&tally, 1000);
+        assert_eq!(tally.visit(), 1000);
+        tally.sub(1000);
+        assert_eq!(tally.visit(), 0);
+        tally.add(1000, || {
+            // The mark was taken, so everybody marks until one mark was made.
+            assert!(add(&tally, 1000));
+        });
+    }
+
+    #[test]
+    fn a_walk_beside_threads_that_fill_leaves_a_mark() {
         // A model of the engine: a walk takes the mark of an empty cache, and counts once more.
         use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
         let (tally, is_marked, ends) = (Tally::default(), AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                let count = || {
-                    tally.visit();
-                    tally.bytes()
-                };
                 while !ends.load(SeqCst) {
-                    if count() == 0 {
+                    if tally.visit() == 0 {
                         is_marked.store(false, SeqCst);
-                        if count() != 0 {
+                        if tally.visit() != 0 {
                             is_marked.store(true, SeqCst);
                         }
                     }
