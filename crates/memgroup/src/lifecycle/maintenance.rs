@@ -321,6 +321,9 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
         return_pages(shared, Instant::now(), true, &Pace::whole(), &mut done);
         if is_crowded {
             memory::all(shared).for_each(|records| records.arena().unmap_empty());
+            // The address space that was set aside for the next groups went with it.
+            let _tree = shared.tree.lock();
+            shared.statistics.stores().for_each(StatStore::provide);
         }
         *steps = Steps::default();
         // ORDERING: Relaxed; a hint.

@@ -149,3 +149,21 @@ fn adds_up_all_passes_of_one_hierarchy() {
         assert_eq!(Hierarchy::new(config).unwrap().maintained(), Maintained::default());
     }
 }
+
+#[test]
+fn a_group_of_a_hierarchy_that_gave_everything_back_has_a_record_from_its_first_addition_on() {
+    const CACHE: Subsystem = Subsystem { name: "cache", stats: &[Stat::count("hits")] };
+    let begin = |_| {
+        let hierarchy = Hierarchy::new(config(70)).unwrap();
+        let cache = hierarchy.register(CACHE).unwrap();
+        let group = hierarchy.create("/group").unwrap();
+        cache.add(&group, CACHE.key("hits"), 1);
+        let store = hierarchy.shared().statistics.stores().last().expect("it was registered just now");
+        assert!(group.node().entry(store).record.is_linked(), "the addition found memory for a record");
+        (hierarchy, group)
+    };
+    // The last ones find many that wait for a user, and give all memory back.
+    for _ in 0..3 {
+        drop((0..2 * release::POOLED_MOST as u32).map(begin).collect::<Vec<_>>());
+    }
+}
