@@ -46,6 +46,9 @@ const TEST_ONLY: [&str; 5] =
 fn modules(dir: &Path, prefix: &str, found: &mut Vec<(String, PathBuf)>) {
     for entry in std::fs::read_dir(dir).expect("a source directory") {
         let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension != "rs") {
+            continue; // A page.
+        }
         let name = path.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
         let module = format!("{prefix}{name}");
         if path.is_dir() {
