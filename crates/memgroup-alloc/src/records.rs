@@ -18,8 +18,9 @@
 //!   thread stops the record, fences, and looks whether it is busy. One sees the other. The owner's
 //!   fence is one for the compiler alone, because the other's is a barrier on all processors
 //!   (`membarrier`). Where the system has no such barrier, each record is made with CEASED. Where
-//!   the barrier is lost later, each gets CEASED and DUE then, and its owner proves that it has seen
-//!   them when it settles the record. Loom: `loom_a_thread_without_small_blocks_keeps_no_unit`.
+//!   the barrier is lost later, each gets CEASED and DUE then, and its owner proves that it has
+//!   seen them when it settles the record. Loom:
+//!   `loom_a_thread_without_small_blocks_keeps_no_unit`.
 //! - E2. give back ↔ mark: both are RMWs of the state. The thread that ends sees the mark and
 //!   settles the record, or the one that marks it sees no owner, and takes the bytes itself. Loom:
 //!   `loom_a_removal_beside_the_end_of_a_thread_leaves_nothing`.
@@ -255,8 +256,8 @@ impl Record {
         self.state.load(Ordering::Relaxed) & DUE != 0
     }
 
-    /// Looks through the slots, if that is due, and proves that CEASED was seen. The caller owns the
-    /// record, and has no store under way.
+    /// Looks through the slots, if that is due, and proves that CEASED was seen. The caller owns
+    /// the record, and has no store under way.
     pub(crate) fn settle(&self, ask: impl FnMut(Key, u64) -> Answer, taken: impl FnMut(Key, u64)) {
         if !self.is_due() {
             return;

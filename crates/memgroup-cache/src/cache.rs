@@ -196,3 +196,38 @@ impl<K, V, S: Store<K, V>> fmt::Debug for Cache<K, V, S> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use memgroup::{Config, Hierarchy};
+
+    use super::*;
+
+    /// An empty cache is marked before its first entry is there: a walk that looks in between finds
+    /// a mark too many, not a full cache without one.
+    fn marks_first<S: Store<u32, u32>>(store: &S) {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let charge = hierarchy.create("/tenant").unwrap().try_charge(100).unwrap();
+        let entry = Entry(Arc::new(Charged::new(7, charge, store.shard(&1))));
+        let marks = Cell::new(0);
+        store.put(1, entry, &|| {
+            marks.set(marks.get() + 1);
+            assert!(store.get(&1).is_none(), "the entry is there before the mark");
+        });
+        assert_eq!((marks.get(), store.get(&1).map(|entry| *entry)), (1, Some(7)));
+    }
+
+    #[cfg(feature = "quick_cache")]
+    #[test]
+    fn quick_cache_marks_before_an_entry_is_there() {
+        marks_first(&crate::quick::QuickStore::new(&CacheConfig::new(1 << 20)));
+    }
+
+    #[cfg(feature = "moka")]
+    #[test]
+    fn moka_marks_before_an_entry_is_there() {
+        marks_first(&crate::moka::MokaStore::new(&crate::MokaConfig::new(CacheConfig::new(1 << 20))));
+    }
+}

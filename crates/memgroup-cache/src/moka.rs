@@ -212,7 +212,7 @@ where
     K: Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    fn new(config: &MokaConfig) -> MokaStore<K, V> {
+    pub(crate) fn new(config: &MokaConfig) -> MokaStore<K, V> {
         let capacity = config.cache.capacity;
         let unit = capacity / u64::from(u32::MAX) + 1;
         let weigh = move |_: &Slot<K>, held: &Held<V>| match held {

@@ -182,7 +182,7 @@ fn shard_count(config: &CacheConfig) -> usize {
 }
 
 impl<K: Eq + Hash, V> QuickStore<K, V> {
-    fn new(config: &CacheConfig) -> QuickStore<K, V> {
+    pub(crate) fn new(config: &CacheConfig) -> QuickStore<K, V> {
         let count = shard_count(config);
         let mut options = OptionsBuilder::new();
         options.shards(count).estimated_items_capacity(config.entries).weight_capacity(config.capacity);

@@ -164,34 +164,4 @@ mod tests {
             assert!(add(&tally, 1000));
         });
     }
-
-    #[test]
-    fn a_walk_beside_threads_that_fill_leaves_a_mark() {
-        // A model of the engine: a walk takes the mark of an empty cache, and counts once more.
-        use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-        let (tally, is_marked, ends) = (Tally::default(), AtomicBool::new(false), AtomicBool::new(false));
-        std::thread::scope(|threads| {
-            threads.spawn(|| {
-                while !ends.load(SeqCst) {
-                    if tally.visit() == 0 {
-                        is_marked.store(false, SeqCst);
-                        if tally.visit() != 0 {
-                            is_marked.store(true, SeqCst);
-                        }
-                    }
-                }
-            });
-            let fill = || {
-                for _ in 0..100_000 {
-                    tally.add(1, || is_marked.store(true, SeqCst));
-                    tally.sub(1);
-                }
-                tally.add(1, || is_marked.store(true, SeqCst));
-            };
-            let filling = [threads.spawn(fill), threads.spawn(fill)];
-            filling.into_iter().for_each(|thread| thread.join().unwrap());
-            ends.store(true, SeqCst);
-        });
-        assert!(tally.bytes() == 2 && is_marked.load(SeqCst), "a full cache is seen");
-    }
 }

@@ -122,8 +122,8 @@ fn wait_on_a_thread(group: Group, bytes: u64, until: std::time::Instant) -> Opti
     thread.spawn(work).is_ok().then_some(room)
 }
 
-/// The room that a thread waits for. If it is dropped before, the thread ends: at once, or, if its wait
-/// was about to begin at that moment, at the deadline of the wait or the end of the query.
+/// The room that a thread waits for. If it is dropped before, the thread ends: at once, or, if its
+/// wait was about to begin at that moment, at the deadline of the wait or the end of the query.
 struct Room {
     charge: oneshot::Receiver<Option<Charge>>,
     group: Group,

@@ -356,8 +356,8 @@ impl Query {
         Ok(self.begin(sql, Extent::All).await?.rows)
     }
 
-    /// Runs SQL and returns its rows batch by batch. Each batch is charged to the query's group as long as it lasts; buffers that
-    /// several batches share are charged for each of them.
+    /// Runs SQL and returns its rows batch by batch. Each batch is charged to the query's group as
+    /// long as it lasts; buffers that several batches share are charged for each of them.
     ///
     /// Until the first batch, the query is restarted if memory runs out, as
     /// [`collect`](Query::collect) does. After it an error is final, because the caller has seen

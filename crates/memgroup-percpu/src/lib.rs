@@ -11,8 +11,9 @@
 //!
 //! - **All memory is atomics.** An arena's units hold `AtomicU64` or types of [`PerCpuValue`], the
 //!   one trait that is `unsafe` to implement: zero is a value of them, they are `Sync`, and nothing
-//!   is lost if they are not dropped. So a wrong slot, or a late addition, is never a data race. The
-//!   arena itself accesses no memory of a live value: pages are backed and given back by the system.
+//!   is lost if they are not dropped. So a wrong slot, or a late addition, is never a data race.
+//!   The arena itself accesses no memory of a live value: pages are backed and given back by the
+//!   system.
 //! - **A unit for each slot.** The address of a copy is base + slot x stride + offset. The slot is
 //!   compared with the arena's number of slots and must be admitted, the offset is within the
 //!   block, and a block lies in one unit.

@@ -43,9 +43,9 @@
 //!   forgotten, no grace period ends any more: memory stays, and nothing is freed early.
 //! - **Withdrawal by one exchange.** A value leaves a `Published` or a hazard `Place` by one atomic
 //!   swap, so it has one owner afterwards. Only that owner frees it, after a grace period, or after
-//!   the last pin. A `grace::Withdrawn` that is dropped otherwise leaks. A `hazard::Withdrawn` that is
-//!   dropped leaves its value to the last thread that uses it; one that is forgotten leaks it, and
-//!   its place stays occupied.
+//!   the last pin. A `grace::Withdrawn` that is dropped otherwise leaks. A `hazard::Withdrawn` that
+//!   is dropped leaves its value to the last thread that uses it; one that is forgotten leaks it,
+//!   and its place stays occupied.
 //! - **Cells that stay.** The address space of a [`Chunk`] is never unmapped, and holds values of
 //!   one type for ever. So `&'static` references to its cells stay valid, also for a thread that is
 //!   late. [`Erasable`], the one trait that is `unsafe` to implement, promises that a value may

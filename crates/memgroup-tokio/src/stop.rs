@@ -50,8 +50,8 @@ pub(crate) enum Work {
 /// The members that are stopped together.
 pub(crate) struct Stops {
     work: Work,
-    /// Dropped with the last handle and the last member: then no hook is called any more. It has the
-    /// group, so that a request needs no further handle of it.
+    /// Dropped with the last handle and the last member: then no hook is called any more. It has
+    /// the group, so that a request needs no further handle of it.
     hook: OnceLock<KillRegistration>,
     number: AtomicU64,
     list: Mutex<List>,

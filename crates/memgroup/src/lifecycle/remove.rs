@@ -45,7 +45,8 @@ impl Shared {
     /// Removes a group without children, frees the tree lock, and tells the group's callbacks.
     fn remove_held(&'static self, mut tree: MutexGuard<'_, Tree>, node: &'static Node) {
         let farewell = take_offline(&mut tree, node);
-        // A group below the one that the caller removes is held by nothing else. The drop releases it.
+        // A group below the one that the caller removes is held by nothing else. The drop releases
+        // it.
         let held = Group::pinned(node);
         let due = maintenance::is_due(self, &tree);
         drop(tree);

@@ -120,8 +120,8 @@ fn a_charge_waits_for_a_thread_that_moves_a_mark() {
     let _slot = registration.attach(&cached, 0).unwrap();
     pages.lock().unwrap().extend((0..10).map(|_| cached.try_charge(PAGE).unwrap()));
 
-    // As a thread that found the cache empty and lost its CPU before its second count. Meanwhile others
-    // filled the cache, and relied on the mark that it took.
+    // As a thread that found the cache empty and lost its CPU before its second count. Meanwhile
+    // others filled the cache, and relied on the mark that it took.
     let node = cached.node();
     let moving = node.shared().shrinkers().begin_mark_move();
     (0..CLASSES).for_each(|class| group::unmark(node, 0, class));

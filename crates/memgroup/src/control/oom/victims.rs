@@ -24,7 +24,8 @@
 //!
 //! - I1. A group with a hook is held by it, and so are all groups above. So the nodes listed here are those groups' nodes.
 //! - I2. A pending kill blocks every full group in which its victim counts. No other group is chosen there until the kill is overdue, or has freed
-//!   half. A withdrawn hook does not end it: a request's hook goes with its future, while a thread of its own may have its memory still.
+//!   half, apart from I9. A withdrawn hook does not end it: a request's hook goes with its future,
+//!   while a thread of its own may have its memory still.
 //! - I3. Each call of a hook ends in one outcome.
 //! - I4. A choice allocates nothing: the list of pending kills has room for every hook, and so has that of claims.
 //! - I5. A group is chosen only if all candidates together have the missing bytes; and not while as many are on their way from groups that were told to
@@ -411,7 +412,7 @@ impl List {
         waiting
     }
 
-    /// Returns whether `node` may be told to stop beside the victims that are awaited in `top` (I9).
+    /// Returns whether `node` may be told to stop beside those that are awaited in `top` (I9).
     fn may_tell_more(&self, node: &'static Node, top: &'static Node) -> bool {
         let Some(child) = chain::right_below(top, node) else { return false };
         let number_in = |level, nodes: &mut dyn Iterator<Item = &'static Node>| {
