@@ -364,20 +364,6 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
-    /// The first item of a range of numbers that is marked in a class.
-    pub(crate) fn first_marked(
-        &'static self,
-        class: usize,
-        numbers: Range<u32>,
-    ) -> Option<(u32, &'static T)> {
-        let mut found = None;
-        self.each_marked(class, numbers, |number, item| {
-            found = Some((number, item));
-            false
-        });
-        found
-    }
-
     /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a word, the number of its first item, and the
     /// items from there on.
     fn words_in_chunks(

@@ -52,31 +52,12 @@ struct Level {
     has_turned: bool,
 }
 
-impl Level {
-    /// The next marked child, and its generation.
-    fn next_child(&mut self, class: usize) -> Option<(&'static Node, u64)> {
-        loop {
-            let end = if self.has_turned { self.first } else { u32::MAX };
-            match self.shrinkers.children.first_marked(class, self.next..end) {
-                Some((number, id)) => {
-                    self.next = number + 1;
-                    if let Some(child) = child_at(self.node, number, id) {
-                        return Some(child);
-                    }
-                }
-                None if self.has_turned => return None,
-                None => (self.has_turned, self.next) = (true, 0),
-            }
-        }
-    }
-}
-
-/// The result of a visit to the slots of a group.
+/// The result of a visit to a group, or to the children of one.
 enum Visited {
     /// The walk has freed enough.
     Enough,
-    /// It goes on, and not further down.
-    Leaf,
+    /// It goes on, and nothing is left to visit there.
+    Done,
     /// It goes on with the groups below.
     Inner(Level),
 }
@@ -104,19 +85,19 @@ impl<'c> Walk<'c> {
 
     /// Visits the slots of a group. Returns the group as a level of the walk, if any child of it is marked.
     fn group(&mut self, node: &'static Node, generation: u64, protected: Protection, depth: u32) -> Visited {
-        let Some(shrinkers) = node.shrinkers() else { return Visited::Leaf };
+        let Some(shrinkers) = node.shrinkers() else { return Visited::Done };
         let takeable = self.control.sparing.of(node, protected, 0);
         if takeable.bytes == 0 && (takeable.spares_low || !protected.is_none()) {
             // All groups below are protected too.
             self.control.stats.spared_low |= takeable.spares_low;
-            return Visited::Leaf;
+            return Visited::Done;
         }
         // Most groups have none below.
         let has_children = shrinkers.children.is_any(self.control.class);
         match self.slots(node, generation, shrinkers) {
             false => Visited::Enough,
             true if has_children => Visited::Inner(self.level(node, protected, shrinkers, depth)),
-            true => Visited::Leaf,
+            true => Visited::Done,
         }
     }
 
@@ -141,31 +122,55 @@ impl<'c> Walk<'c> {
         Level { node, protected, shrinkers, first, next: first, has_turned: false }
     }
 
-    /// Visits all groups below a level, which is `depth` levels below the top.
-    #[inline(never)]
-    fn below(&mut self, level: Level, depth: u32) -> bool {
-        let mut levels = [level; LEVELS];
-        let mut at = 0;
+    /// Visits the children of a group that is `depth` levels below the top, up to the next one that
+    /// has marked children of its own. Most groups have none, so their visits stay in one loop.
+    fn children(&mut self, level: &mut Level, depth: u32) -> Visited {
+        let Level { node: above, protected, shrinkers, .. } = *level;
         loop {
-            let Some((child, generation)) = levels[at].next_child(self.control.class) else {
-                if at == 0 {
-                    return true;
-                }
-                at -= 1;
-                continue;
-            };
-            let Level { node: above, protected, .. } = levels[at];
-            let protected = self.control.sparing.below(above, protected, child);
-            let below = depth + at as u32 + 1;
-            match self.group(child, generation, protected, below) {
+            let numbers = level.next..if level.has_turned { level.first } else { u32::MAX };
+            let mut visited = Visited::Done;
+            shrinkers.children.each_marked(self.control.class, numbers, |number, id| {
+                let Some((child, generation)) = child_at(above, number, id) else { return true };
+                let protected = self.control.sparing.below(above, protected, child);
+                level.next = number + 1;
+                visited = self.group(child, generation, protected, depth + 1);
+                matches!(visited, Visited::Done)
+            });
+            if level.has_turned || !matches!(visited, Visited::Done) {
+                return visited;
+            }
+            (level.has_turned, level.next) = (true, 0);
+        }
+    }
+
+    /// Visits all groups below a group that is `depth` levels below the top.
+    fn below(&mut self, mut level: Level, depth: u32) -> bool {
+        match self.children(&mut level, depth) {
+            Visited::Enough => false,
+            Visited::Done => true,
+            Visited::Inner(inner) => self.levels(level, inner, depth),
+        }
+    }
+
+    /// Goes on with `inner`, a child of `level`, which is `depth` levels below the top. Then visits
+    /// the rest.
+    #[inline(never)]
+    fn levels(&mut self, level: Level, inner: Level, depth: u32) -> bool {
+        let mut levels = [level; LEVELS];
+        let mut at = 1;
+        levels[at] = inner;
+        loop {
+            let below = depth + at as u32;
+            match self.children(&mut levels[at], below) {
                 Visited::Enough => return false,
-                Visited::Leaf => {}
-                Visited::Inner(level) if at + 1 < LEVELS => {
+                Visited::Done if at == 0 => return true,
+                Visited::Done => at -= 1,
+                Visited::Inner(inner) if at + 1 < LEVELS => {
                     at += 1;
-                    levels[at] = level;
+                    levels[at] = inner;
                 }
-                Visited::Inner(level) => {
-                    if !self.below(level, below) {
+                Visited::Inner(inner) => {
+                    if !self.below(inner, below + 1) {
                         return false;
                     }
                 }

@@ -78,11 +78,27 @@ pub(crate) fn effective(node: &'static Node, top: &'static Node) -> Protection {
     fold_down(node, &counts, Protection::NONE, &mut |above, parent, level| below(top, parent, above, level))
 }
 
-/// The levels that are kept on the stack at a time: a frame for each level would need more stack than some threads have.
+/// The levels that are kept on the stack at a time: a frame for each level would need more stack than
+/// some threads have.
 const LEVELS: usize = 16;
 
-/// Folds the levels from the highest for which `counts` down to `node`. `step` is given the value so far, a level's parent and the level.
+/// Folds the levels from the highest for which `counts` down to `node`. `step` is given the value so
+/// far, a level's parent and the level.
+///
+/// Where nothing is protected no level counts. A walk calls this for each slot, so that case costs
+/// no array of levels.
+#[inline]
 pub(crate) fn fold_down<T>(
+    node: &'static Node,
+    counts: &impl Fn(&Node) -> bool,
+    start: T,
+    step: &mut impl FnMut(T, &'static Node, &'static Node) -> T,
+) -> T {
+    if counts(node) { fold_levels(node, counts, start, step) } else { start }
+}
+
+#[inline(never)]
+fn fold_levels<T>(
     node: &'static Node,
     counts: &impl Fn(&Node) -> bool,
     start: T,
@@ -92,7 +108,7 @@ pub(crate) fn fold_down<T>(
     let mut value = loop {
         let Some(parent) = level.parent().filter(|_| counts(level)) else { break start };
         if count == LEVELS {
-            break fold_down(level, counts, start, step);
+            break fold_levels(level, counts, start, step);
         }
         path[count] = (parent, level);
         (count, level) = (count + 1, parent);

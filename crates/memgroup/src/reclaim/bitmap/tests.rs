@@ -58,7 +58,15 @@ fn finds_the_marks_that_a_set_has() {
                     marked(bitmap, class, from),
                     sets[class].range(from..).copied().collect::<Vec<_>>()
                 );
-                let first = |from| bitmap.first_marked(class, from..u32::MAX).map(|(number, _)| number);
+                // As a walk does that stops at an item and comes back for the next one.
+                let first = |from| {
+                    let mut found = None;
+                    bitmap.each_marked(class, from..u32::MAX, |number, _| {
+                        found = Some(number);
+                        false
+                    });
+                    found
+                };
                 let one_by_one = std::iter::successors(first(from), |&number| first(number + 1));
                 assert!(one_by_one.eq(sets[class].range(from..).copied()));
                 assert_eq!(bitmap.is_any(class), !sets[class].is_empty());
