@@ -352,6 +352,7 @@ fn runs_alone(test: &str) -> bool {
 }
 
 #[test]
+#[cfg_attr(memgroup_emulated, ignore = "starts a process")]
 fn nothing_of_a_group_finds_another_when_half_of_the_generation_came_round() {
     if !runs_alone("nothing_of_a_group_finds_another_when_half_of_the_generation_came_round") {
         return;
@@ -384,6 +385,7 @@ fn nothing_of_a_group_finds_another_when_half_of_the_generation_came_round() {
 }
 
 #[test]
+#[cfg_attr(memgroup_emulated, ignore = "starts a process")]
 fn nothing_panics_after_the_last_generation() {
     if !runs_alone("nothing_panics_after_the_last_generation") {
         return;
