@@ -4,9 +4,11 @@
 //! ```text
 //! cargo run -p xtask -- lines     production lines of each crate
 //! cargo run -p xtask -- layers    imports against the orders of `layers.txt`
+//! cargo run -p xtask -- heavy     whether the workspace in `heavy/` must be checked again
 //! ```
 
 pub mod corpus;
+pub mod heavy;
 pub mod layers;
 pub mod lines;
 mod source;
@@ -21,9 +23,12 @@ pub use watchdog::Watchdog;
 /// Result of a check, with an error that names the file.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// The folders of the workspace's crates, sorted by name.
+/// The folders of the crates of both workspaces.
 pub(crate) fn crates(root: &Path) -> Result<Vec<PathBuf>> {
-    Ok(entries(&root.join("crates"))?.into_iter().filter(|path| path.join("Cargo.toml").exists()).collect())
+    let mut folders = entries(&root.join("crates"))?;
+    folders.extend(entries(&root.join("heavy"))?);
+    folders.retain(|path| path.join("Cargo.toml").exists());
+    Ok(folders)
 }
 
 /// The entries of a folder, sorted by name.

@@ -3,14 +3,16 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use xtask::{Result, layers, lines};
+use xtask::{Result, heavy, layers, lines};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHECK
 
 lines           print the production lines of each crate
 layers          print each crate's order or cycles, and fail on an import against an order
-layers --list   print each import within a cycle, too";
+layers --list   print each import within a cycle, too
+heavy           fail if heavy/ or a public signature that it uses changed since .ci/heavy passed
+heavy --checked note that .ci/heavy passed";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
@@ -39,6 +41,13 @@ fn run(root: &Path, arguments: &[&str]) -> Result<Vec<String>> {
         ["layers", option @ ..] if matches!(option, [] | ["--list"]) => {
             println!("{}", layers::report(root, !option.is_empty())?);
             layers::violations(root)
+        }
+        ["heavy"] => heavy::changed(root),
+        ["heavy", "--checked"] => {
+            if heavy::note_checked(root)? {
+                println!("heavy/checked is new: commit it");
+            }
+            Ok(Vec::new())
         }
         _ => Err(USAGE.to_owned()),
     }

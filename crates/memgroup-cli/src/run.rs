@@ -1,4 +1,4 @@
-//! `memgroup run`: several tenants' SQL, HTTP requests or DataFusion queries in one process, each in its own group.
+//! `memgroup run`: several tenants' SQL or HTTP requests in one process, each in its own group.
 //!
 //! With SQLite:
 //!
@@ -21,14 +21,11 @@
 //! | `compare` | `--baseline` of the engine `sqlite` |
 //! | `load` | connections that make requests until the run ends |
 //! | `http` | the engine `http`: a server in a child process, and its clients |
-//! | `datafusion` | the engine `datafusion`, a cargo feature: TPC-H queries under memgroup and DataFusion's pools |
 
 mod backend;
 pub(crate) mod base;
 mod compare;
 mod data;
-#[cfg(feature = "datafusion")]
-mod datafusion;
 mod http;
 pub(crate) mod live;
 mod load;
@@ -88,8 +85,7 @@ pub(crate) struct Options {
 
     /// Run the same work also without limits and under SQLite's process-wide heap limit, in turns, and compare
     ///
-    /// With --engine http: also without memgroup, under the same bound of the server's process. With --engine datafusion: also under
-    /// DataFusion's GreedyMemoryPool, FairSpillPool and TrackConsumersPool of the same size, and without the runaways.
+    /// With --engine http: also without memgroup, under the same bound of the server's process.
     #[arg(long)]
     baseline: bool,
 
@@ -164,7 +160,7 @@ impl Options {
 pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     if options.print_spec {
         let engine = options.engine.unwrap_or(Engine::Sqlite);
-        return engine.check().and_then(|()| output::print(engine.built_in())).map(|()| 0);
+        return output::print(engine.built_in()).map(|()| 0);
     }
     if options.server {
         return http::serve();
@@ -173,7 +169,6 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         return run_turn(options);
     }
     let mut spec = Spec::read(options.spec.as_deref(), options.engine)?;
-    spec.engine.check()?;
     spec.seconds = options.seconds.unwrap_or(spec.seconds);
     spec.seed = options.seed.unwrap_or(spec.seed);
     spec.reclaim &= !options.no_reclaim;
@@ -199,14 +194,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
     spec.notes().iter().for_each(|note| progress.line(note));
     progress.line(&format!("data: {}", directory.display()));
-    let (report, has_failed) = match spec.engine {
-        #[cfg(feature = "datafusion")]
-        Engine::Datafusion => datafusion::run(&job, options.baseline)?,
-        _ if options.baseline => compare::compare(&job)?,
-        _ => (
-            one(&job, Regime::Groups, options.watch, options.serve)?.map(|turn| Report::of(turn.report)),
-            false,
-        ),
+    let (report, has_failed) = if options.baseline {
+        compare::compare(&job)?
+    } else {
+        let turn = one(&job, Regime::Groups, options.watch, options.serve)?;
+        (turn.map(|turn| Report::of(turn.report)), false)
     };
     if let Some(report) = report {
         let stdout_taken = options.watch == Some(Form::Json) || json_on_stdout;
@@ -225,11 +217,7 @@ fn run_turn(options: &Options) -> Result<u8, RunError> {
     stop.on_ctrl_c(|| ()).or_fail("listen for Ctrl-C")?;
     stop.on_end_of_input();
     let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
-    let turn = match spec.engine {
-        #[cfg(feature = "datafusion")]
-        Engine::Datafusion => Some(datafusion::turn(regime, &job)?),
-        _ => one(&job, turns::regime(regime)?, None, None)?,
-    };
+    let turn = one(&job, regime, None, None)?;
     turn.map_or(Ok(()), |turn| output::print(&output::json(&turn)?))?;
     Ok(exit_code(&stop))
 }

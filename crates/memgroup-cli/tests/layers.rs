@@ -4,21 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders from the top of the list in `src/run.rs` downwards.
-const LAYERS: [&str; 14] = [
-    "base",
-    "spec",
-    "data",
-    "measure",
-    "backend",
-    "live",
-    "work",
-    "report",
-    "output",
-    "turns",
-    "compare",
-    "load",
-    "http",
-    "datafusion",
+const LAYERS: [&str; 13] = [
+    "base", "spec", "data", "measure", "backend", "live", "work", "report", "output", "turns", "compare",
+    "load", "http",
 ];
 
 fn files(directory: &Path) -> Vec<PathBuf> {

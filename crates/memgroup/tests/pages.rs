@@ -27,10 +27,11 @@ fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The folders of all crates.
+/// The folders of the crates of both workspaces.
 fn crates() -> Vec<PathBuf> {
-    let folders = fs::read_dir(root().join("crates")).unwrap();
+    let folders = ["crates", "heavy"].into_iter().flat_map(|all| fs::read_dir(root().join(all)).unwrap());
     let mut folders: Vec<_> = folders.map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|folder| folder.join("Cargo.toml").exists());
     folders.sort();
     folders
 }
@@ -40,6 +41,7 @@ fn pages() -> Vec<PathBuf> {
     let root = root();
     let names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
     let mut pages = names.map(|name| root.join(name)).to_vec();
+    pages.push(root.join("heavy/README.md"));
     pages.extend(files(&root.join("docs"), ".md"));
     for folder in crates() {
         let is_page = |page: &PathBuf| !page.starts_with(folder.join("src"));
@@ -74,7 +76,7 @@ fn bases(page: &Path) -> Vec<PathBuf> {
         bases.push(folder.join("src"));
         bases.push(folder);
     }
-    bases.push(root.join("crates"));
+    bases.extend([root.join("crates"), root.join("heavy")]);
     // A page of one mechanism may leave away the folder of its layer.
     bases.extend(
         ["control", "observe", "counter", "state", "api"]

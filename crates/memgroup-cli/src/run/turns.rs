@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
+use crate::run::backend::Regime;
 use crate::run::base::child::{self, Child};
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED};
@@ -27,8 +27,8 @@ use crate::run::spec::{SECONDS_MIN, Spec};
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The work of one regime, with the name that messages give it.
-pub(crate) struct Entry<R> {
-    pub(crate) regime: R,
+pub(crate) struct Entry {
+    pub(crate) regime: Regime,
     pub(crate) spec: Spec,
     pub(crate) title: String,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Turns {
 }
 
 /// Runs that many `rounds`, with a turn of each regime in each round. All turns of a regime together take the seconds of its SPEC.
-pub(crate) fn run<R: Serialize>(job: &Job<'_>, entries: &[Entry<R>], rounds: usize) -> Turns {
+pub(crate) fn run(job: &Job<'_>, entries: &[Entry], rounds: usize) -> Turns {
     let mut sums = Sums::of(entries.len());
     for (number, at) in (1..).zip((0..entries.len()).collect::<Vec<_>>().repeat(rounds)) {
         if sums.has_failed[at] {
@@ -121,14 +121,9 @@ fn turn(job: &Job<'_>, order: &impl Serialize) -> Result<Option<Turn>, Box<dyn E
     Ok(Some(serde_json::from_str(&output)?))
 }
 
-/// Reads the regime and the SPEC of a turn from the parent process (I3). The engine of the SPEC says which regimes there are.
-pub(crate) fn order_of_parent() -> Result<(serde_json::Value, Spec), RunError> {
+/// Reads the regime and the SPEC of a turn from the parent process (I3).
+pub(crate) fn order_of_parent() -> Result<(Regime, Spec), RunError> {
     child::order().or_fail("read the SPEC of a turn from standard input")
-}
-
-/// The regime of a turn.
-pub(crate) fn regime<R: DeserializeOwned>(order: serde_json::Value) -> Result<R, RunError> {
-    serde_json::from_value(order).or_fail("read the regime of a turn")
 }
 
 #[cfg(test)]

@@ -195,11 +195,7 @@ fn names_keys_and_options_without_meaning() {
         ),
         ("threads = 2", "cache = '1M'", "http.toml:11: key `cache` of tenant `shop` is unknown"),
         ("\"requests\"", "\"lookups\"", "is \"lookups\"; allowed: \"requests\" or \"runaway\""),
-        (
-            "\"http\"",
-            "\"grpc\"",
-            "http.toml:2: key `engine` is \"grpc\"; allowed: \"sqlite\", \"http\" or \"datafusion\"",
-        ),
+        ("\"http\"", "\"grpc\"", "http.toml:2: key `engine` is \"grpc\"; allowed: \"sqlite\" or \"http\""),
         ("\"http\"", "\"sqlite\"", "http.toml:6: key `process_max` is unknown"),
     ] {
         let spec = place.write("http.toml", &SPEC.replacen(from, to, 1));

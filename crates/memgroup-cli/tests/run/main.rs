@@ -2,8 +2,6 @@
 //!
 //! All tests share one data directory, except those about its files.
 
-#[cfg(feature = "datafusion")]
-mod datafusion;
 mod http;
 mod limits;
 mod reclaim;

@@ -67,19 +67,3 @@ fn notes_contradictions_before_the_run() {
     );
     assert!(lines[2].starts_with("data: ") && said.matches("note: ").count() == 2, "{said}");
 }
-
-#[cfg(not(feature = "datafusion"))]
-#[test]
-fn says_how_an_engine_is_built_in() {
-    let place = Place::new();
-    let text = "engine = 'datafusion'\n[[tenant]]\nname = 'a'\nworkload = 'queries'\nscale = 1\n";
-    let spec = place.write("a.toml", text);
-    let spec = spec.to_str().expect("text");
-    for words in [&["--engine", "datafusion"][..], &["--engine", "datafusion", "--print-spec"], &[spec]] {
-        let output = memgroup(&[&["run"], words].concat());
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
-        let expected = "cargo run --release --features datafusion -- run --engine datafusion";
-        assert!(stderr(&output).contains(expected), "{words:?}: {}", stderr(&output));
-        assert_eq!(stdout(&output), "");
-    }
-}

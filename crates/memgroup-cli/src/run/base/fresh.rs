@@ -16,27 +16,15 @@ const NAMES_MAX: u32 = 1_000;
 /// # Errors
 /// The system's error when the file cannot be created; `InvalidInput` when `path` names no file.
 pub(crate) fn beside(path: &Path, suffix: &str) -> io::Result<(PathBuf, File)> {
-    make_beside(path, suffix, |fresh| File::create_new(fresh))
-}
-
-/// Makes a file or directory under a free name in the directory of `path`. The name starts with a dot and ends with `suffix`.
-///
-/// # Errors
-/// As [`beside`].
-pub(crate) fn make_beside<T>(
-    path: &Path,
-    suffix: &str,
-    make: impl Fn(&Path) -> io::Result<T>,
-) -> io::Result<(PathBuf, T)> {
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     for number in 0..NAMES_MAX {
         let mut fresh = OsString::from(".");
         fresh.push(name);
         fresh.push(format!(".{}-{number}{suffix}", process::id()));
         let fresh = path.with_file_name(fresh);
-        match make(&fresh) {
+        match File::create_new(&fresh) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|made| (fresh, made)),
+            file => return file.map(|file| (fresh, file)),
         }
     }
     Err(io::Error::from(io::ErrorKind::AlreadyExists))

@@ -127,7 +127,7 @@ impl Workload {
             }
             Kind::Runaway => Work::new(MISSING_JOIN_CONDITION),
             Kind::Hoarder => Work::new(HOARD),
-            Kind::Requests | Kind::Queries => unreachable!("no SPEC with the engine `sqlite` has them"),
+            Kind::Requests => unreachable!("no SPEC with the engine `sqlite` has them"),
         }
     }
 

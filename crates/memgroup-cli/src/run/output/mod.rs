@@ -6,7 +6,6 @@
 //! - I3. A closed pipe is no error.
 
 mod comparison;
-mod datafusion;
 mod details;
 mod http;
 mod sentences;
@@ -75,10 +74,9 @@ pub(crate) fn publish(
 ) -> Result<(), RunError> {
     let text = |is_terminal| {
         let (emphasis, own) = (Emphasis::on(is_terminal), &report.memgroup);
-        match (&own.server, own.resident_peak) {
-            (Some(_), _) => http::of_report(report, ended_by, emphasis),
-            (None, Some(_)) => datafusion::of_report(report, ended_by, emphasis),
-            (None, None) => summary::of_report(report, ended_by, details, emphasis),
+        match own.server {
+            Some(_) => http::of_report(report, ended_by, emphasis),
+            None => summary::of_report(report, ended_by, details, emphasis),
         }
     };
     let written = file.map_or(Ok(()), |file| {

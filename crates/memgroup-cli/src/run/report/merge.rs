@@ -25,7 +25,6 @@ impl RegimeReport {
         let before = std::mem::replace(self, later);
         self.seconds += before.seconds;
         self.interrupted |= before.interrupted;
-        self.resident_peak = self.resident_peak.max(before.resident_peak);
         self.guard = both(self.guard, before.guard, u64::min);
         for (sum, before) in self.tenants.iter_mut().zip(before.tenants) {
             sum.add(before, self.seconds);
@@ -51,8 +50,6 @@ impl TenantReport {
         self.killed += before.killed;
         self.retried += before.retried;
         self.interrupted += before.interrupted;
-        self.spilled = both(before.spilled, self.spilled, u64::saturating_add);
-        self.begun_anew = both(before.begun_anew, self.begun_anew, u64::saturating_add);
         self.throttled_us = both(before.throttled_us, self.throttled_us, u64::saturating_add);
         self.would_refuse = both(before.would_refuse, self.would_refuse, u64::saturating_add);
         self.first_refusal = before.first_refusal.or(self.first_refusal.take());

@@ -27,18 +27,6 @@ pub(crate) struct Report {
     /// The same work under SQLite's heap limit, with `--baseline`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) baseline: Option<RegimeReport>,
-    /// The same tenants with memgroup, without the greedy ones; with `--engine datafusion --baseline`, as all below.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) alone: Option<RegimeReport>,
-    /// The same work under DataFusion's `GreedyMemoryPool`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) greedy: Option<RegimeReport>,
-    /// The same work under DataFusion's `FairSpillPool`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) fair_spill: Option<RegimeReport>,
-    /// The same work under DataFusion's `TrackConsumersPool`, over a `GreedyMemoryPool`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) track_consumers: Option<RegimeReport>,
 }
 
 impl Report {
@@ -87,9 +75,6 @@ pub(crate) struct RegimeReport {
     /// The server; none with SQLite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<Server>,
-    /// Most bytes of the process that were in memory; none with SQLite, and of an HTTP server in `server`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) resident_peak: Option<u64>,
     /// Whether caches were reclaimed; none without groups.
     pub(crate) reclaim: Option<bool>,
     /// Limit of the root in a run without limits; none otherwise.
@@ -140,12 +125,6 @@ pub(crate) struct TenantReport {
     /// Requests without an answer, because the connection was lost or the server was gone; HTTP's only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lost: Option<u64>,
-    /// Bytes that queries wrote to disk for lack of memory; DataFusion's only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) spilled: Option<u64>,
-    /// How often queries were begun anew with smaller plans; DataFusion's only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) begun_anew: Option<u64>,
     /// Statements interrupted by the end of the run.
     pub(crate) interrupted: u64,
     pub(crate) p50_us: Option<f64>,
@@ -230,8 +209,6 @@ impl RegimeReport {
             refused: sum(|tenant| tenant.refused),
             killed: sum(|tenant| tenant.killed),
             lost: self.server.as_ref().map(|_| sum(|tenant| tenant.lost.unwrap_or(0))),
-            spilled: self.resident_peak.map(|_| sum(|tenant| tenant.spilled.unwrap_or(0))),
-            begun_anew: self.resident_peak.map(|_| sum(|tenant| tenant.begun_anew.unwrap_or(0))),
             retried: sum(|tenant| tenant.retried),
             held: self.all,
             database: sum(|tenant| tenant.database),

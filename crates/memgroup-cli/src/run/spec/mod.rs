@@ -24,8 +24,6 @@ pub(crate) enum Engine {
     Sqlite,
     /// Requests to an HTTP server, a child of this process
     Http,
-    /// TPC-H queries in DataFusion, in a child of this process; a cargo feature
-    Datafusion,
 }
 
 impl Engine {
@@ -34,7 +32,6 @@ impl Engine {
         match self {
             Engine::Sqlite => include_str!("../../../specs/tenants.toml"),
             Engine::Http => include_str!("../../../specs/http.toml"),
-            Engine::Datafusion => include_str!("../../../specs/datafusion.toml"),
         }
     }
 
@@ -43,20 +40,7 @@ impl Engine {
         match self {
             Engine::Sqlite => "sqlite",
             Engine::Http => "http",
-            Engine::Datafusion => "datafusion",
         }
-    }
-
-    /// Fails if this program was built without the engine.
-    pub(crate) fn check(self) -> Result<(), RunError> {
-        if self != Engine::Datafusion || cfg!(feature = "datafusion") {
-            return Ok(());
-        }
-        Err(RunError::Usage(
-            "this program was built without the engine `datafusion`; build it with the cargo feature `datafusion`: \
-             cargo run --release --features datafusion -- run --engine datafusion"
-                .to_owned(),
-        ))
     }
 }
 
@@ -87,15 +71,12 @@ pub(crate) enum Kind {
     Dashboards,
     /// Sorts and joins over all of `lineitem`.
     Etl,
-    /// A sorted join without its join condition; requests for which a handler allocates without bound; aggregates, sorts and joins of all
-    /// `lineitem` in DataFusion.
+    /// A sorted join without its join condition; requests for which a handler allocates without bound.
     Runaway,
     /// A temporary table that is filled until no more memory is to be had, and kept.
     Hoarder,
     /// Small requests to the HTTP server.
     Requests,
-    /// Queries of TPC-H in DataFusion.
-    Queries,
 }
 
 impl Kind {
@@ -196,10 +177,6 @@ pub(crate) struct TenantSpec {
     /// Page cache of each connection.
     pub(crate) cache_bytes: u64,
     pub(crate) temp: Temp,
-    /// Numbers of its TPC-H queries; none of other workloads.
-    pub(crate) queries: Vec<u32>,
-    /// Partitions of its queries' plans. None: one for each CPU.
-    pub(crate) partitions: Option<u32>,
     /// Pause after each statement.
     pub(crate) pause: Duration,
     /// Time for which a statement that finds no memory waits and is retried.
@@ -283,7 +260,7 @@ impl Spec {
         let mut top = Source { file, text }.parse()?;
         let mut run = top.table("run")?;
         let allowed = asked.map_or_else(
-            || "\"sqlite\", \"http\" or \"datafusion\"".to_owned(),
+            || "\"sqlite\" or \"http\"".to_owned(),
             |asked| format!("\"{}\", as --engine says", asked.name()),
         );
         let engine =
@@ -299,7 +276,6 @@ impl Spec {
         match engine {
             Engine::Sqlite => reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?,
             Engine::Http => process_max_bytes = once(&mut top, &mut run, "process_max", None, &LIMIT)?,
-            Engine::Datafusion => {}
         }
         run.map_or(Ok(()), Table::finish)?;
         let mut tenants: Vec<TenantSpec> = Vec::new();

@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn notes_nothing_for_the_specs_of_the_program() {
         let own = include_str!("../../../specs/overcommitted.toml");
-        let engines = [Engine::Sqlite, Engine::Http, Engine::Datafusion];
+        let engines = [Engine::Sqlite, Engine::Http];
         for text in engines.map(Engine::built_in).into_iter().chain([own]) {
             assert_eq!(Spec::parse("a.toml", text, None).expect("a valid SPEC").notes(), [""; 0]);
         }

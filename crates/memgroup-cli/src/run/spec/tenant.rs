@@ -17,24 +17,11 @@ const NAME: Values<'_, String> =
     });
 const WORKLOAD: Values<'_, Kind> =
     Values("\"lookups\", \"dashboards\", \"etl\", \"runaway\" or \"hoarder\"", &|value| {
-        variant(value).filter(|kind| !matches!(kind, Kind::Requests | Kind::Queries))
+        variant(value).filter(|&kind| kind != Kind::Requests)
     });
 const REQUESTS: Values<'_, Kind> = Values("\"requests\" or \"runaway\"", &|value| {
     variant(value).filter(|kind| matches!(kind, Kind::Requests | Kind::Runaway))
 });
-const QUERIES: Values<'_, Kind> = Values("\"queries\" or \"runaway\"", &|value| {
-    variant(value).filter(|kind| matches!(kind, Kind::Queries | Kind::Runaway))
-});
-/// The queries of TPC-H.
-const NUMBERS: RangeInclusive<i128> = 1..=22;
-const NUMBERED: Values<'_, Vec<u32>> =
-    Values("numbers of TPC-H queries from 1 to 22, such as [1, 6, 14]", &|value| {
-        let number =
-            |value: &DeValue<'_>| integer(value).filter(|number| NUMBERS.contains(number))?.try_into().ok();
-        let numbers: Option<Vec<u32>> =
-            value.as_array()?.iter().map(|value| number(value.get_ref())).collect();
-        numbers.filter(|numbers| !numbers.is_empty())
-    });
 const SCALE: Values<'_, Scale> = Values("a TPC-H scale factor of 0.001 to 10, in steps of 0.001", &|value| {
     Scale::of_factor(number(value)?)
 });
@@ -49,11 +36,6 @@ const CACHE: Values<'_, u64> = Values(
     "64K to 1T; bytes are an integer, or a text of digits with K, M, G or T, such as \"1M\"",
     &|value| bytes(value)?.filter(|bytes| (64 << 10..=1 << 40).contains(bytes)),
 );
-const PARTITIONS: Values<'_, Option<u32>> = Values("an integer from 1 to 64", &|value| {
-    integer(value).filter(|number| (1..=64).contains(number))?.try_into().ok().map(Some)
-});
-/// As memgroup-datafusion has it.
-const DATAFUSION_PATIENCE_MS: u64 = 1_000;
 const TEMP: Values<'_, Temp> = Values("\"file\" or \"memory\"", &|value| variant(value));
 
 /// Reads the tenant in `table`. `earlier` are the tenants before it; the run takes `seconds`.
@@ -80,11 +62,10 @@ pub(super) fn read(
         let work = number(value).filter(|&work| work > 0.0 && work <= seconds)?;
         Some(Some(Duration::from_secs_f64(work)))
     });
-    let (is_sql, is_datafusion) = (engine == Engine::Sqlite, engine == Engine::Datafusion);
+    let is_sql = engine == Engine::Sqlite;
     let workloads = match engine {
         Engine::Sqlite => &WORKLOAD,
         Engine::Http => &REQUESTS,
-        Engine::Datafusion => &QUERIES,
     };
     let workload = table.need("workload", workloads)?.value;
     let temp = if workload == Kind::Hoarder { Temp::Memory } else { Temp::File };
@@ -92,23 +73,16 @@ pub(super) fn read(
         name: name.value,
         workload,
         threads: within(&mut table, "threads", 1, 1..=64, "")?,
-        scale: if is_sql || is_datafusion { table.need("scale", &SCALE)?.value } else { Scale::LEAST },
+        scale: if is_sql { table.need("scale", &SCALE)?.value } else { Scale::LEAST },
         max_bytes: table.get("max", None, &LIMIT)?,
         settings: settings(&mut table, engine)?,
         cache_bytes: if is_sql { table.get("cache", 1 << 20, &CACHE)? } else { 0 },
         temp: if is_sql { table.get("temp", temp, &TEMP)? } else { temp },
-        queries: match workload {
-            Kind::Queries => {
-                table.get("queries", NUMBERS.map(|number| number as u32).collect(), &NUMBERED)?
-            }
-            _ => Vec::new(),
-        },
-        partitions: if is_datafusion { table.get("partitions", None, &PARTITIONS)? } else { None },
         pause: Duration::from_micros(within(&mut table, "pause_us", 0, 0..=60_000_000, ", in microseconds")?),
         patience: Duration::from_millis(within(
             &mut table,
             "patience_ms",
-            if is_datafusion { DATAFUSION_PATIENCE_MS } else { 0 },
+            0,
             0..=3_600_000,
             ", in milliseconds",
         )?),
@@ -119,14 +93,14 @@ pub(super) fn read(
     Ok(tenant)
 }
 
-/// Reads the settings of the tenant's group besides `max`. A request or query is stopped alone, so `oom_group` is for SQLite. DataFusion's queries
-/// have no point at which `high` could slow them down.
+/// Reads the settings of the tenant's group besides `max`. A request is stopped alone, so `oom_group` is
+/// for SQLite.
 fn settings(table: &mut Table<'_>, engine: Engine) -> Result<Settings, RunError> {
     let unset = Settings::default();
     Ok(Settings {
         min_bytes: table.get("min", unset.min_bytes, &PROTECTION)?,
         low_bytes: table.get("low", unset.low_bytes, &PROTECTION)?,
-        high_bytes: if engine == Engine::Datafusion { None } else { table.get("high", None, &LIMIT)? },
+        high_bytes: table.get("high", None, &LIMIT)?,
         // The kernel's bounds of oom_score_adj and cpu.weight.
         oom_score: within(table, "oom_score", unset.oom_score, -1_000..=1_000, "")?,
         oom_group: engine == Engine::Sqlite && table.get("oom_group", unset.oom_group, &TRUTH)?,
