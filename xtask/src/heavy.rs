@@ -1,8 +1,9 @@
 //! Heavy: whether the workspace in `heavy/` must be checked again.
 //!
-//! `.ci/heavy` takes half an hour. `heavy/checked` holds the state that it last passed with: a hash of
-//! the files below `heavy/`, and of the public signatures of the crates that they use. A change of the
-//! engine that leaves all signatures alone is tested by `.ci/run`, and by the nightly gate.
+//! `.ci/heavy` builds DataFusion, which takes minutes. `heavy/checked` holds the state that it last
+//! passed with: a hash of the files below `heavy/`, and one of the public signatures of the crates
+//! that they use. A change of the engine that leaves all signatures alone is not tested against
+//! `heavy/` until `.ci/full` runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

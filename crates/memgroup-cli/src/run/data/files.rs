@@ -28,7 +28,7 @@ const FORMAT: u32 = 2;
 /// Threads that build at once. Each sorts and writes, so more threads only wait for the disk.
 const BUILDERS_MAX: usize = 8;
 /// Suffix of a file that is being built.
-pub(crate) const BUILDING: &str = ".building";
+const BUILDING: &str = ".building";
 /// Suffixes of the files that SQLite plays back into a database.
 const PLAYED_BACK: [&str; 2] = ["-journal", "-wal"];
 
@@ -118,7 +118,7 @@ fn path_of(directory: &Path, tenant: &TenantSpec) -> PathBuf {
 }
 
 /// Takes the lock of the directory, and waits for another process that has it; none if a stop was requested.
-pub(crate) fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
+fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
     let path = job.directory.join(".lock");
     let file = File::options().create(true).append(true).open(&path).or_fail_at("lock", &path)?;
     let mut told = false;
@@ -243,7 +243,7 @@ fn build(job: &Job<'_>, tenant: &TenantSpec) -> Result<(), RunError> {
 }
 
 /// Progress of loading TPC-H at that scale for `name`: it is called with the number of new rows, and returns whether to go on.
-pub(crate) fn ticker<'a>(job: &Job<'a>, name: &'a str, scale: Scale) -> impl FnMut(u64) -> bool + 'a {
+fn ticker<'a>(job: &Job<'a>, name: &'a str, scale: Scale) -> impl FnMut(u64) -> bool + 'a {
     let rows_about = tpch::row_count_about(scale.factor());
     let template = "  loading {msg:<14} {bar:30} {percent:>3} %  {human_pos} rows";
     let mut bar = job.progress.bar(rows_about, template, &format!("loading {name}"));
@@ -257,7 +257,7 @@ pub(crate) fn ticker<'a>(job: &Job<'a>, name: &'a str, scale: Scale) -> impl FnM
 }
 
 /// Prints that `name` has its data since `started`.
-pub(crate) fn tell_loaded(job: &Job<'_>, name: &str, scale: Scale, bytes: u64, started: Instant) {
+fn tell_loaded(job: &Job<'_>, name: &str, scale: Scale, bytes: u64, started: Instant) {
     let (bytes, seconds) = (units::bytes(bytes), started.elapsed().as_secs_f64());
     job.progress.line(&format!("loaded {name}: TPC-H at scale {scale}, {bytes} in {seconds:.1} s"));
 }

@@ -93,8 +93,8 @@ pub(super) fn read(
     Ok(tenant)
 }
 
-/// Reads the settings of the tenant's group besides `max`. A request is stopped alone, so `oom_group` is
-/// for SQLite.
+/// Reads the settings of the tenant's group besides `max`. `oom_group` is for SQLite, because a
+/// request is stopped alone.
 fn settings(table: &mut Table<'_>, engine: Engine) -> Result<Settings, RunError> {
     let unset = Settings::default();
     Ok(Settings {
