@@ -1,0 +1,275 @@
+//! `percpu`, `rstat` and `shrink`, each from its arguments to its report, at the least size that runs every part.
+
+use std::fs;
+
+use memgroup_lab::{Args, Experiment, Page, run_to};
+use serde_json::Value;
+
+fn tiny(experiment: Experiment) -> Args {
+    Args { tiny: true, ..Args::new(experiment) }
+}
+
+/// Runs an experiment; its printed report and its JSON.
+fn report_of(mut args: Args) -> (String, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lab.json");
+    args.json = Some(path.clone());
+    let mut printed = Vec::new();
+    run_to(&args, &mut printed).unwrap();
+    let json = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    (String::from_utf8(printed).unwrap(), json)
+}
+
+/// No line is wider than a terminal, bars included.
+fn assert_fits(printed: &str) {
+    for line in printed.lines() {
+        assert!(line.chars().count() <= 110, "{line}\nin:\n{printed}");
+    }
+}
+
+fn rows<'j>(json: &'j Value, metric: &str) -> Vec<&'j Value> {
+    json["rows"].as_array().unwrap().iter().filter(|row| row["metric"] == metric).collect()
+}
+
+fn assert_form<'s>(json: &Value, experiment: &str, seed: impl Into<Option<&'s str>>) {
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let sorted = |names: &[&str]| {
+        let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(keys(json), sorted(&["experiment", "options", "seed", "machine", "rows", "checks"]));
+    assert_eq!((json["experiment"].as_str(), json["seed"]["name"].as_str()), (Some(experiment), seed.into()));
+    let rows = json["rows"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert_eq!(
+            keys(row),
+            sorted(&["variant", "params", "metric", "unit", "median", "min", "p90"]),
+            "{row}"
+        );
+        let [min, median, p90] = ["min", "median", "p90"].map(|name| row[name].as_f64().unwrap());
+        assert!(min <= median && median <= p90, "{row}");
+    }
+    for check in json["checks"].as_array().unwrap() {
+        assert_eq!(keys(check), sorted(&["name", "value", "goal", "met"]), "{check}");
+        assert!(check["met"].is_boolean() && check["goal"].is_string());
+    }
+}
+
+#[test]
+fn shows_every_mode_of_percpu_beside_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Percpu));
+    assert_form(&json, "percpu", "001");
+    for text in [
+        "481,408",
+        "135,552",
+        "POWER9",
+        "no depopulation",
+        "with relocation",
+        "with cold demotion",
+        "2,704 bytes",
+        "bare records: 8 bytes",
+        "pages of 64k",
+        "pages of 2m",
+        "1 of 51 left",
+        "steady churn",
+        "% net",
+        "from removed to maintained",
+        "what a removal took",
+        "needed: the records of the groups that are there",
+        "bytes on the heap",
+        "│ marks 9.09 %",
+        "https://lwn.net/Articles/850508/",
+        "with relocation: create and remove",
+        "with relocation: the same, of all others",
+        "clearing its records' bytes on all slots",
+        "a bare addition to one word",
+        "█",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    assert_fits(&printed);
+    let bars: Vec<&str> = printed.lines().filter(|line| line.contains('█')).collect();
+    let bars_of = |name: &str| bars.iter().filter(|line| line.contains(name)).count();
+    assert_eq!(bars_of("no depopulation"), 1, "the control once:\n{printed}");
+    assert_eq!(bars_of("with relocation"), 2, "removed and maintained:\n{printed}");
+    let check_names: Vec<&str> =
+        json["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for page in ["4k", "16k", "64k", "2m"] {
+        for what in ["populated, with relocation", "populated, at rest"] {
+            let name = format!("1 of 11, {page}: {what}");
+            assert!(check_names.contains(&name.as_str()), "{check_names:?}");
+        }
+    }
+    let peaks: Vec<f64> = rows(&json, "populated")
+        .into_iter()
+        .filter(|row| row["params"]["stage"] == "created")
+        .map(|row| row["median"].as_f64().unwrap())
+        .collect();
+    assert!(!peaks.is_empty() && peaks.iter().all(|&bytes| bytes > 0.0), "{peaks:?}");
+    // The bytes that removals moved are not left out: maintenance alone cannot have moved more.
+    let moved = |metric, variant| -> f64 {
+        let of = |row: &&Value| row["variant"] == variant;
+        rows(&json, metric).into_iter().find(of).unwrap()["median"].as_f64().unwrap()
+    };
+    for variant in ["with relocation", "relocation, later"] {
+        assert!(moved("moved in all", variant) >= moved("moved", variant));
+        assert!(moved("moved in all", variant) > 0.0, "{variant}");
+    }
+    assert_eq!(moved("moved in all", "no depopulation") + moved("moved in all", "depopulation"), 0.0);
+}
+
+#[test]
+fn measures_percpu_at_the_asked_page_size() {
+    let args = Args {
+        page: Some(Page::K64),
+        outer: Some(12),
+        inner: Some(50),
+        slots: Some(3),
+        ..tiny(Experiment::Percpu)
+    };
+    let (printed, json) = report_of(args);
+    for row in rows(&json, "populated") {
+        let params = &row["params"];
+        assert_eq!((params["page"].as_str(), params["slots"].as_u64()), (Some("64k"), Some(3)), "{row}");
+        assert_eq!((params["outer"].as_u64(), params["inner"].as_u64()), (Some(12), Some(50)), "{row}");
+    }
+    assert!(!printed.contains("pages of 16k"), "{printed}");
+    assert!(
+        printed.starts_with("memgroup lab percpu --page 64k --outer 12 --inner 50 --slots 3\n"),
+        "{printed}"
+    );
+    let options = ["--page 64k", "--outer 12", "--inner 50", "--slots 3"];
+    assert_eq!(json["options"], serde_json::json!(options));
+    assert!(printed.contains("the seed's rows are of its own script"), "{printed}");
+}
+
+#[test]
+fn sets_no_goal_that_whole_pages_alone_miss() {
+    let args = Args { page: Some(Page::M2), outer: Some(4), slots: Some(2), ..tiny(Experiment::Percpu) };
+    let (printed, json) = report_of(args);
+    assert!(printed.contains("no goal: whole pages alone"), "{printed}");
+    let set = |name: &str| {
+        let checks = json["checks"].as_array().unwrap();
+        checks.iter().any(|check| check["name"].as_str().unwrap().contains(name))
+    };
+    assert!(set("populated, with relocation") && set("cold demotion") && !set("steady churn"));
+}
+
+#[test]
+fn asks_the_kernel_too_or_says_why_not() {
+    let args = Args {
+        page: Some(Page::K4),
+        kernel: true,
+        outer: Some(5),
+        inner: Some(3),
+        ..tiny(Experiment::Percpu)
+    };
+    let (printed, json) = report_of(args);
+    let asked = json["rows"].as_array().unwrap().iter().any(|row| row["variant"] == "kernel");
+    if asked {
+        assert!(printed.contains("the script against Linux"), "{printed}");
+    } else {
+        assert!(printed.contains("note: the kernel's figures are missing: "), "{printed}");
+    }
+}
+
+#[test]
+fn shows_both_kinds_of_trees_beside_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Rstat));
+    assert_form(&json, "rstat", "002");
+    assert_fits(&printed);
+    for text in [
+        "26 children read files: in the kernel",
+        "one tree (control)",
+        "separate trees",
+        "cpu; at ticks; storming",
+        "all four; at ticks; storming",
+        "all four; every step; storming",
+        "update of three shared words",
+        "read of 48 values, fresh",
+        "Linux, the letter's formula",
+        "a flush of the root",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let reads = rows(&json, "read");
+    let with = |trees: &str| reads.iter().filter(|row| row["variant"] == trees).count();
+    assert_eq!((with("one tree (control)"), with("separate trees")), (6, 6));
+    // Measured in processes of the program, which its own tests have.
+    assert!(printed.contains("no SQLite statements"), "{printed}");
+    assert!(rows(&json, "mixed read").is_empty());
+    assert!(!rows(&json, "flush").is_empty());
+}
+
+#[test]
+fn measures_rstat_with_the_asked_groups_and_slots() {
+    let (printed, json) = report_of(Args { groups: Some(3), slots: Some(4), ..tiny(Experiment::Rstat) });
+    assert!(printed.contains("3 children with a thread each"), "{printed}");
+    for row in rows(&json, "flush") {
+        assert_eq!((&row["params"]["slots"], &row["params"]["groups"]), (&4.into(), &3.into()), "{row}");
+    }
+}
+
+#[test]
+fn shows_every_way_to_keep_a_shrinker_beside_the_seed() {
+    let (printed, json) = report_of(tiny(Experiment::Shrink));
+    assert_form(&json, "shrink", "003");
+    assert_fits(&printed);
+    for text in [
+        "2,000 groups, 200 MiB: trying the lock",
+        "instructions a cycle",
+        "neither is measured",
+        "read-write lock (control)",
+        "SRCU-like (control)",
+        "reference counts (control)",
+        "hazard records, plain walk",
+        "the engine's whole walk",
+        "no reclaim (control)",
+        "lock tried at each call",
+        "lock tried at each group",
+        "plain walk (control)",
+        "the cover letter's script",
+        "a callback blocked for ever",
+        "a callback blocked for 20 ms",
+        "a start storm",
+        "caches of 1 MiB alone",
+        "of a page each",
+        "every group grows (control)",
+        "one idle shrinker in another group",
+        "SQLite under pressure: 4 tenants",
+        "fixed shares, no reclaim (control)",
+        "a limit each",
+        "a common limit",
+    ] {
+        assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
+    }
+    let refused = |variant: &str| {
+        let of = |row: &&Value| row["variant"] == variant;
+        rows(&json, "refusals").into_iter().filter(of).map(|row| row["median"].as_f64().unwrap()).sum::<f64>()
+    };
+    assert_eq!(refused("shrinkers"), 0.0, "there were caches to take from");
+    assert!(refused("no reclaim (control)") > 0.0, "the limit is below what is written");
+    let reclaimed = |variant: &str| {
+        let of = |row: &&Value| row["variant"] == variant;
+        rows(&json, "reclaimed of a statement")
+            .into_iter()
+            .filter(of)
+            .any(|row| row["median"].as_f64() > Some(0.0))
+    };
+    assert!(reclaimed("a limit each") && reclaimed("a common limit"));
+    assert!(!reclaimed("fixed shares, no reclaim (control)"));
+}
+
+#[test]
+fn measures_shrink_with_the_asked_groups_and_threads() {
+    let (printed, json) =
+        report_of(Args { groups: Some(5), threads: Some(1), slots: Some(4), ..tiny(Experiment::Shrink) });
+    assert!(printed.contains("5 groups below one parent, each with a shrinker"), "{printed}");
+    for row in rows(&json, "visit") {
+        assert_eq!(row["params"]["threads"], 1, "{row}");
+        assert!(row["params"]["groups"] == 5 || row["params"]["groups"] == 1, "{row}");
+    }
+    assert_eq!(json["machine"]["slots"], 4);
+}
