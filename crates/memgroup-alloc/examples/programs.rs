@@ -1,4 +1,4 @@
-//! Programs that allocate, with the global allocator that the build names. `memgroup lab alloc` builds one binary for each and compares them.
+//! Programs that allocate, with the global allocator that the build names. `memgroup-lab alloc` builds one binary for each and compares them.
 //!
 //! ```text
 //! cargo rustc --release -p memgroup-alloc --example programs -- --cfg 'allocator="system-ours"'

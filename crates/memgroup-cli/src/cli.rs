@@ -7,7 +7,7 @@
 //! | 2 | the command line, the SPEC or `MEMGROUP_SLOTS` is wrong |
 //! | 130 | ended early by Ctrl-C, or by q while groups are watched; the report so far is printed. `memgroup top` ends with 0 by q |
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -40,8 +40,6 @@ enum Command {
     /// The program serves its groups with memgroup-serve. Without SOCKET the only such program of this user is shown; if there are
     /// more, they are listed.
     Top(top::Options),
-    /// Measure a mechanism and its control, beside the kernel's figures
-    Lab(memgroup_lab::Args),
 }
 
 /// Runs the command of the command line.
@@ -59,17 +57,6 @@ pub(crate) fn main() -> ExitCode {
             Ok(code) => ExitCode::from(code),
             Err(error) => failed(&error.to_string(), error.is_usage()),
         },
-        Command::Lab(args) => {
-            // The lab starts processes of this program.
-            let program = std::env::current_exe().ok();
-            match memgroup_lab::run(memgroup_lab::Args { program, ..args }) {
-                Err(memgroup_lab::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
-                    ExitCode::SUCCESS
-                }
-                Err(error) => failed(&format!("failed to {error}"), error.is_usage()),
-                Ok(()) => ExitCode::SUCCESS,
-            }
-        }
     }
 }
 

@@ -23,7 +23,7 @@ pub const INNER_MAX: usize = 1_000;
 /// The most groups of the script in all.
 pub const GROUPS_MAX: usize = 1_000_000;
 
-/// Arguments of `memgroup lab`.
+/// Measures a mechanism of memgroup and its control, beside the kernel's figures
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Args {
     /// Which mechanism to measure against its control
@@ -68,7 +68,7 @@ pub struct Args {
     /// limits: be the process that measures the memory of groups of this account
     #[arg(long, hide = true, value_enum, value_name = "ACCOUNT")]
     pub memory_of: Option<MemoryOf>,
-    /// The program that takes these arguments after `lab`. SQLite serves one hierarchy in a process, so a comparison of two hierarchies needs
+    /// The program that takes these arguments. SQLite serves one hierarchy in a process, so a comparison of two hierarchies needs
     /// two processes of the program; without it, that comparison is left out
     #[arg(skip)]
     pub program: Option<PathBuf>,
@@ -374,7 +374,7 @@ mod tests {
         (args.groups, args.kernel, args.quick) = (Some(8), true, true);
         let options = args.options();
         let words = options.iter().flat_map(|option| option.split(' '));
-        let line = ["lab", "percpu"].into_iter().chain(words);
+        let line = ["memgroup-lab", "percpu"].into_iter().chain(words);
         let read = <Line as clap::Parser>::try_parse_from(line).unwrap().args;
         assert_eq!(format!("{read:?}"), format!("{args:?}"));
     }

@@ -62,7 +62,7 @@ fn shows_every_mechanism_of_charge_beside_the_seed() {
     let (printed, json) = report_of(tiny(Experiment::Charge));
     assert_form(&json, "charge", "004");
     assert_fits(&printed);
-    assert!(printed.starts_with("memgroup lab charge\n"), "{printed}");
+    assert!(printed.starts_with("memgroup-lab charge\n"), "{printed}");
     for text in [
         "machine: ",
         "18,425,800",

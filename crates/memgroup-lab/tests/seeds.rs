@@ -137,7 +137,7 @@ fn measures_percpu_at_the_asked_page_size() {
     }
     assert!(!printed.contains("pages of 16k"), "{printed}");
     assert!(
-        printed.starts_with("memgroup lab percpu --page 64k --outer 12 --inner 50 --slots 3\n"),
+        printed.starts_with("memgroup-lab percpu --page 64k --outer 12 --inner 50 --slots 3\n"),
         "{printed}"
     );
     let options = ["--page 64k", "--outer 12", "--inner 50", "--slots 3"];

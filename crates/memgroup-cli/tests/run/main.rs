@@ -193,7 +193,7 @@ fn interrupt(child: &Child) {
 #[test]
 fn refuses_an_unknown_slot_source() {
     let output = Command::new(env!("CARGO_BIN_EXE_memgroup"))
-        .args(["lab", "drain", "--quick"])
+        .arg("run")
         .env("MEMGROUP_SLOTS", "rings")
         .output()
         .expect("the program starts");
@@ -558,19 +558,4 @@ fn names_the_tenant_with_a_limit_that_is_too_small() {
         stderr(&output)
     );
     assert!(stderr(&output).contains("takes about 200 KiB of its `max` (64 threads)"), "{}", stderr(&output));
-}
-
-#[test]
-fn runs_the_lab_and_refuses_wrong_arguments() {
-    let lab = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_memgroup"));
-        command.arg("lab").args(words).output().expect("the program starts")
-    };
-    let help = lab(&["--help"]);
-    assert!(help.status.success() && stdout(&help).contains("charge") && stdout(&help).contains("drain"));
-    for words in [&["charge", "--depth", "0"][..], &["drain", "--slots", "0"], &["bake"]] {
-        let output = lab(words);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
-        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
-    }
 }

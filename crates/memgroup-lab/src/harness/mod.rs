@@ -82,7 +82,7 @@ impl<'a> Lab<'a> {
     }
 
     fn heading(&mut self) -> Result<()> {
-        let mut command = format!("memgroup lab {}", self.report.experiment);
+        let mut command = format!("memgroup-lab {}", self.report.experiment);
         self.report.options.iter().for_each(|option| command.extend([" ", option]));
         self.say(&command)?;
         self.say(&format!("machine: {}", self.report.machine))?;

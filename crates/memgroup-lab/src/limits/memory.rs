@@ -111,7 +111,7 @@ fn control(names: impl Names, groups: usize) -> Result<String> {
 /// Runs a process for one account, and reads the bytes of each stage.
 fn ask(program: &Path, of: MemoryOf, groups: usize) -> Result<[f64; 5]> {
     let output = Command::new(program)
-        .args(["lab", "limits", "--memory-of", &word(of), "--groups", &groups.to_string()])
+        .args(["limits", "--memory-of", &word(of), "--groups", &groups.to_string()])
         .output()
         .map_err(Error::system(format!("start {}", program.display())))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -129,7 +129,7 @@ fn ask(program: &Path, of: MemoryOf, groups: usize) -> Result<[f64; 5]> {
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let Some(program) = lab.args.program.clone() else {
-        return lab.paragraph("\nnote: no bytes of a group: they need processes of the program memgroup");
+        return lab.paragraph("\nnote: no bytes of a group: they need processes of the program memgroup-lab");
     };
     let groups = many_groups(lab);
     let mut table = Table::new(

@@ -24,7 +24,7 @@ struct Process {
 impl Process {
     fn start(program: &Path, trees: Trees) -> Result<Process> {
         let mut child = Command::new(program)
-            .args(["lab", "rstat", "--serve", &word(trees)])
+            .args(["rstat", "--serve", &word(trees)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -62,7 +62,8 @@ impl Drop for Process {
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let Some(program) = lab.args.program.clone() else {
-        return lab.paragraph("\nnote: no SQLite statements: they need processes of the program memgroup");
+        return lab
+            .paragraph("\nnote: no SQLite statements: they need processes of the program memgroup-lab");
     };
     let (rounds, reads) = lab.pick((1, 500), (5, READS / 5), (20, READS));
     let processes = Trees::BOTH.into_iter().map(|trees| Process::start(&program, trees));

@@ -1,11 +1,11 @@
-//! The lab in the program: experiments in child processes.
+//! The program: its command line, and experiments in child processes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use memgroup_lab::{Args, Experiment, Trees, run_to};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_memgroup");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_memgroup-lab");
 
 #[test]
 fn measures_sqlite_tenants_in_child_processes() {
@@ -59,7 +59,7 @@ fn names_a_program_that_cannot_be_started() {
 #[test]
 fn refuses_an_order_that_is_no_number() {
     let mut tenants = Command::new(PROGRAM)
-        .args(["lab", "rstat", "--serve", "separate"])
+        .args(["rstat", "--serve", "separate"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -71,4 +71,17 @@ fn refuses_an_order_that_is_no_number() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("take the order \"0\": it must be a number of reads, at least 1"), "{said}");
     assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn lists_the_experiments_and_refuses_wrong_arguments() {
+    let run = |words: &[&str]| Command::new(PROGRAM).args(words).output().expect("the program starts");
+    let help = run(&["--help"]);
+    let text = String::from_utf8_lossy(&help.stdout);
+    assert!(help.status.success() && text.contains("charge") && text.contains("drain"), "{text}");
+    for words in [&["charge", "--depth", "0"][..], &["drain", "--slots", "0"], &["bake"]] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
+    }
 }
