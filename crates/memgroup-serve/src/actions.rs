@@ -8,10 +8,11 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// The number of threads, and so the most actions at one time.
@@ -49,7 +50,7 @@ impl Actions {
             let actions = Arc::clone(&actions);
             let run = move || {
                 let _alive: mpsc::Sender<()> = alive;
-                let next = || actions.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let next = || actions.lock().recv();
                 while let Ok(action) = next() {
                     // A panic is the action's: its client is told when the action's sender is dropped.
                     let _panicked = catch_unwind(AssertUnwindSafe(action));
@@ -87,7 +88,7 @@ impl Actions {
 impl Drop for Actions {
     fn drop(&mut self) {
         self.to = None;
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.get_mut();
         if let Err(mpsc::RecvTimeoutError::Disconnected) = ended.recv_timeout(LAST) {
             self.threads.drain(..).for_each(|thread| _ = thread.join());
         }

@@ -1,11 +1,13 @@
 //! App: the parts of a running server that its requests share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use memgroup::{Charge, ChargeError, Hierarchy};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::account::Account;
@@ -27,7 +29,9 @@ pub(crate) struct App {
     pub(crate) serve: Serve,
     pub(crate) account: Account,
     pub(crate) access: Access,
-    pub(crate) conns: Arc<Conns>,
+    pub(crate) conns: Conns,
+    /// The places for streams of events.
+    pub(crate) streams: Arc<Semaphore>,
     pub(crate) pace: Arc<Pace>,
     pub(crate) snapshots: Snapshots,
     pub(crate) samples: Samples,
@@ -36,13 +40,15 @@ pub(crate) struct App {
     pub(crate) started: SystemTime,
     pub(crate) denied: Limiter,
     /// Answers so far, by status.
-    answers: Mutex<BTreeMap<u16, u64>>,
+    pub(crate) answers: Mutex<BTreeMap<u16, u64>>,
     /// The bytes of all connections that there may be. So an operator can connect, and raise the server's own limit, while its group is full.
     _connections: Charge,
-    groups: AtomicUsize,
-    untold: AtomicUsize,
+    /// How many groups there were when the sampler last listed them.
+    pub(crate) groups: Estimate,
+    /// Groups that events do not cover, because the server's group is full.
+    pub(crate) untold: Estimate,
     /// How many waits the last list of them had.
-    pub(crate) waits: AtomicUsize,
+    pub(crate) waits: Estimate,
 }
 
 impl App {
@@ -55,56 +61,39 @@ impl App {
     ) -> Result<App, ChargeError> {
         let samples = Samples::new(&account, &serve)?;
         let connections = account.charge(serve.connections as u64 * CONNECTION)?;
-        let groups = AtomicUsize::new(hierarchy.groups().len());
         Ok(App {
             samples,
             _connections: connections,
             denied: Limiter::default(),
             answers: Mutex::default(),
-            untold: AtomicUsize::new(0),
-            waits: AtomicUsize::new(0),
+            groups: Estimate(AtomicUsize::new(hierarchy.groups().len())),
+            untold: Estimate::default(),
+            waits: Estimate::default(),
             pace: Arc::new(Pace::new(serve.cpu_percent)),
-            conns: Arc::default(),
+            conns: Conns::default(),
+            streams: Arc::new(Semaphore::new(serve.connections / 2)),
             snapshots: Snapshots::default(),
             actions,
             started: SystemTime::now(),
-            groups,
             hierarchy,
             serve,
             account,
             access,
         })
     }
+}
 
-    /// About how many groups there are: the number at the last look.
-    pub(crate) fn groups(&self) -> usize {
-        // ORDERING: Relaxed; the number alone is handed over, and it is an estimate.
-        self.groups.load(Ordering::Relaxed)
+/// A number that one request or task leaves for others. It may be out of date.
+#[derive(Debug, Default)]
+pub(crate) struct Estimate(AtomicUsize);
+
+impl Estimate {
+    pub(crate) fn get(&self) -> usize {
+        // ORDERING: Relaxed, here and in `set`: no other memory is published with the number.
+        self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_groups(&self, groups: usize) {
-        // ORDERING: Relaxed; as in `groups`.
-        self.groups.store(groups, Ordering::Relaxed);
-    }
-
-    /// Groups that events do not cover, because the server's group is full.
-    pub(crate) fn untold(&self) -> usize {
-        // ORDERING: Relaxed; the number alone is handed over, for reports.
-        self.untold.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_untold(&self, groups: usize) {
-        // ORDERING: Relaxed; as in `untold`.
-        self.untold.store(groups, Ordering::Relaxed);
-    }
-
-    /// Counts an answer.
-    pub(crate) fn count(&self, status: u16) {
-        *self.answers.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
-    }
-
-    /// How many answers there were of each status.
-    pub(crate) fn answers(&self) -> BTreeMap<u16, u64> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn set(&self, number: usize) {
+        self.0.store(number, Ordering::Relaxed);
     }
 }

@@ -88,7 +88,7 @@ impl Default for Times {
 }
 
 impl Serve {
-    /// A server without a listener. It writes log lines, and feeds the facade `metrics`, if those features are on.
+    /// A server without a listener. It writes log lines, and feeds the facade `metrics` if that feature is on.
     pub fn without_listener() -> Serve {
         Serve {
             unix: None,

@@ -14,11 +14,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -28,8 +29,9 @@ use crate::pace::Pace;
 /// Time in which a connection is not cut for another: a client sends its request soon after it has connected.
 const GRACE: Duration = Duration::from_millis(10);
 
+/// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     /// For a request, since then.
     Waiting,
     /// A handler reads the body of the request, within its own time.
@@ -63,46 +65,22 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enter(&self, phase: Phase) {
-        let mut state = self.state();
+    pub(crate) fn enter(&self, phase: Phase) {
+        let mut state = self.state.lock();
         (state.phase, state.since) = (phase, Instant::now());
         if phase != Phase::Waiting {
             state.head_since = None;
         }
     }
 
-    /// A request was read.
-    pub(crate) fn answering(&self) {
-        self.enter(Phase::Answering);
-    }
-
-    /// The body of the request is read.
-    pub(crate) fn reading(&self) {
-        self.enter(Phase::Reading);
-    }
-
     /// The request has a right, or has none.
     pub(crate) fn set_right(&self, has_right: bool) {
-        self.state().has_right = has_right;
-    }
-
-    /// The answer begins.
-    pub(crate) fn sending(&self, is_stream: bool) {
-        self.enter(Phase::Sending { is_stream });
-    }
-
-    /// The answer was handed over.
-    pub(crate) fn waiting(&self) {
-        self.enter(Phase::Waiting);
+        self.state.lock().has_right = has_right;
     }
 
     /// Until when the present phase may last.
     fn deadline(&self, times: &Times) -> Option<Instant> {
-        let state = self.state();
+        let state = self.state.lock();
         let stalled = state.stalled_since.map(|since| since + times.write);
         let phase = match state.phase {
             Phase::Waiting => match state.head_since {
@@ -146,14 +124,9 @@ pub(crate) struct Conns {
 struct List {
     next: u64,
     open: BTreeMap<u64, Arc<Conn>>,
-    streams: usize,
 }
 
 impl Conns {
-    fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a connection, and cuts another if there are `most`. It waits until that one has had some time. `None` if none may be cut.
     pub(crate) async fn admit(&self, most: usize) -> Option<Arc<Conn>> {
         loop {
@@ -167,7 +140,7 @@ impl Conns {
 
     /// The connection that was added. If that is not possible, when it is; never, if no other connection may be cut.
     fn add(&self, most: usize) -> Result<Arc<Conn>, Option<Instant>> {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         if list.open.len() >= most {
             let (since, victim) = list.victim().ok_or(None)?;
             if since + GRACE > Instant::now() {
@@ -186,46 +159,26 @@ impl Conns {
     }
 
     pub(crate) fn remove(&self, conn: &Conn) {
-        self.list().open.remove(&conn.number);
+        self.list.lock().open.remove(&conn.number);
     }
 
     /// Cuts the connection that has read nothing of its answer for the longest time. `false` if there is none.
     pub(crate) fn cut_stalled(&self) -> bool {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let Some((_, victim)) = list.stalled() else { return false };
         list.cut(victim);
         true
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.list().open.len()
-    }
-
-    /// Takes one of `most` places for streams of events.
-    pub(crate) fn begin_stream(self: &Arc<Conns>, most: usize) -> Option<StreamPlace> {
-        let mut list = self.list();
-        if list.streams >= most {
-            return None;
-        }
-        list.streams += 1;
-        Some(StreamPlace(Arc::clone(self)))
-    }
-}
-
-/// A place for a stream of events.
-#[derive(Debug)]
-pub(crate) struct StreamPlace(Arc<Conns>);
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.0.list().streams -= 1;
+        self.list.lock().open.len()
     }
 }
 
 impl List {
     /// The connection with the earliest time, of those that have one, and that time.
     fn earliest(&self, time: impl Fn(&State) -> Option<Instant>) -> Option<(Instant, u64)> {
-        self.open.values().filter_map(|conn| Some((time(&conn.state())?, conn.number))).min()
+        self.open.values().filter_map(|conn| Some((time(&conn.state.lock())?, conn.number))).min()
     }
 
     fn stalled(&self) -> Option<(Instant, u64)> {
@@ -264,7 +217,7 @@ impl<T: Read + Unpin> Read for Tracked<T> {
         let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
         self.pace.settle();
         if polled.is_ready() {
-            let mut state = self.conn.state();
+            let mut state = self.conn.state.lock();
             if state.phase == Phase::Waiting && state.head_since.is_none() {
                 state.head_since = Some(Instant::now());
             }
@@ -276,7 +229,7 @@ impl<T: Read + Unpin> Read for Tracked<T> {
 impl<T> Tracked<T> {
     fn wrote(&self, polled: &Poll<io::Result<usize>>) {
         self.pace.settle();
-        let mut state = self.conn.state();
+        let mut state = self.conn.state.lock();
         state.stalled_since = match polled {
             Poll::Pending => state.stalled_since.or_else(|| Some(Instant::now())),
             Poll::Ready(_) => None,
@@ -331,7 +284,7 @@ mod tests {
     }
 
     fn is_cut(conns: &Conns, conn: &Conn) -> bool {
-        !conns.list().open.contains_key(&conn.number)
+        !conns.list.lock().open.contains_key(&conn.number)
     }
 
     #[tokio::test(start_paused = true)]
@@ -340,18 +293,18 @@ mod tests {
         for conn in &open[1..] {
             conn.set_right(true);
         }
-        open[1].answering();
-        open[2].answering();
+        open[1].enter(Phase::Answering);
+        open[2].enter(Phase::Answering);
         let newcomer = conns.admit(4).await.unwrap();
         assert!(is_cut(&conns, &open[0]), "it has shown no right");
         newcomer.set_right(true);
-        newcomer.answering();
+        newcomer.enter(Phase::Answering);
         let newcomer = conns.admit(4).await.unwrap();
         assert!(is_cut(&conns, &open[3]), "it waits");
         newcomer.set_right(true);
-        newcomer.answering();
+        newcomer.enter(Phase::Answering);
         assert!(conns.admit(4).await.is_none(), "all work");
-        open[2].state().stalled_since = Some(Instant::now());
+        open[2].state.lock().stalled_since = Some(Instant::now());
         conns.admit(4).await.unwrap();
         assert!(is_cut(&conns, &open[2]) && !is_cut(&conns, &open[1]));
         assert_eq!(conns.len(), 4);
@@ -370,8 +323,8 @@ mod tests {
         let (conns, open) = table(1).await;
         let requests = async {
             loop {
-                open[0].answering();
-                open[0].waiting();
+                open[0].enter(Phase::Answering);
+                open[0].enter(Phase::Waiting);
                 tokio::time::sleep(GRACE / 10).await;
             }
         };
@@ -392,17 +345,17 @@ mod tests {
             began.elapsed()
         };
         assert_eq!(cut_after().await, times.idle);
-        conn.waiting();
-        conn.state().head_since = Some(Instant::now());
+        conn.enter(Phase::Waiting);
+        conn.state.lock().head_since = Some(Instant::now());
         assert_eq!(cut_after().await, times.head);
-        conn.answering();
-        conn.sending(false);
+        conn.enter(Phase::Answering);
+        conn.enter(Phase::Sending { is_stream: false });
         assert_eq!(cut_after().await, times.answer);
-        conn.sending(true);
-        conn.state().stalled_since = Some(Instant::now());
+        conn.enter(Phase::Sending { is_stream: true });
+        conn.state.lock().stalled_since = Some(Instant::now());
         assert_eq!(cut_after().await, times.write);
-        conn.state().stalled_since = None;
-        conn.answering();
+        conn.state.lock().stalled_since = None;
+        conn.enter(Phase::Answering);
         let forever = tokio::time::timeout(Duration::from_secs(86_400), conn.until_cut(&times));
         assert!(forever.await.is_err(), "a handler bounds its own steps");
     }
@@ -421,14 +374,5 @@ mod tests {
             _ = Pin::new(&mut io).poll_write_vectored(&mut context, &[io::IoSlice::new(b"x")]);
         });
         assert_eq!(settles, 3);
-    }
-
-    #[test]
-    fn a_stream_gives_its_place_back() {
-        let conns = Arc::new(Conns::default());
-        let first = conns.begin_stream(1).unwrap();
-        assert!(conns.begin_stream(1).is_none());
-        drop(first);
-        assert!(conns.begin_stream(1).is_some());
     }
 }

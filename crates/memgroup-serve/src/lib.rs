@@ -9,11 +9,13 @@
 //!
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
 //!
-//! - `pace`, `page`, `token`, `config`: the part of a CPU, the files of the page, settings.
-//! - `problem`, `path`, `route`, `access`: the parts of a request, and the right that it has.
-//! - `account`, `actions`, `chunks`, `snapshots`, `conn`, `listen`: bytes, threads, values and connections, each with its bound.
+//! - `pace`, `token`, `config`: the share of a CPU, settings.
+//! - `problem`, `route`, `access`: the parts of a request, and the right that it has.
+//! - `account`, `actions`, `snapshots`, `conn`, `listen`: bytes, threads, values and connections, each
+//!   with its bound.
 //! - `report`, `sample`, `log`, `app`: the values that requests share, and lines about them.
-//! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that makes them, the thread.
+//! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that makes
+//!   them, the thread.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -21,7 +23,6 @@ mod account;
 mod actions;
 mod answer;
 mod app;
-mod chunks;
 mod config;
 mod conn;
 #[cfg(feature = "metrics")]
@@ -30,8 +31,6 @@ mod listen;
 mod log;
 mod metrics;
 mod pace;
-mod page;
-mod path;
 mod problem;
 mod report;
 mod route;

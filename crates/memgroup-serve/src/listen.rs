@@ -6,7 +6,6 @@
 //!   when the process ends in whatever way. A lock file of another user is refused: that user could hold the lock for ever.
 //! - I3. With the lock, a socket that is there is replaced only if it refuses a connection: no server answers.
 
-use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -20,79 +19,49 @@ use std::path::{Path, PathBuf};
 const PATH_MAX: usize = 90;
 
 /// The reason why a server does not listen.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
     /// Another server has this socket.
+    #[error("listen on {}: another server uses it; stop that one, or use another path", .0.display())]
     Taken(PathBuf),
-    /// A file at this path is no socket.
+    /// A file at this path is not a socket.
+    #[error("listen on {}: a file that is no socket is there; remove it, or use another path", .0.display())]
     NoSocket(PathBuf),
     /// The lock file of the socket belongs to another user.
+    #[error(
+        "listen beside {}: the lock file belongs to user {owner}; put the socket in a folder where only this \
+         user writes, such as XDG_RUNTIME_DIR",
+        lock.display()
+    )]
     ForeignLock {
         /// The path of the lock file.
         lock: PathBuf,
-        /// The number of the user.
+        /// The user id of the file's owner.
         owner: u32,
     },
     /// This path is too long for a socket.
+    #[error(
+        "listen on {}: the path has {} bytes, and a socket's has at most {PATH_MAX} here",
+        .0.display(), .0.as_os_str().len()
+    )]
     TooLong(PathBuf),
-    /// Other machines can reach this address, and [`Serve::beyond_loopback`](crate::Serve::beyond_loopback) was not called.
+    /// Other machines can reach this address, and
+    /// [`Serve::beyond_loopback`](crate::Serve::beyond_loopback) was not called.
+    #[error(
+        "listen on {0}: other machines can reach it, and nothing is encrypted; use 127.0.0.1 or [::1], or \
+         allow it with Serve::beyond_loopback"
+    )]
     BeyondLoopback(SocketAddr),
-    /// The system refuses it: the act, and the error.
-    Io(String, io::Error),
+    /// The operating system refused a step: what was attempted, and the error.
+    #[error("{0}: {1}{remedy}", remedy = remedy(.1))]
+    Io(String, #[source] io::Error),
 }
 
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ListenError::Taken(path) => {
-                write!(
-                    f,
-                    "listen on {}: another server uses it; stop that one, or use another path",
-                    path.display()
-                )
-            }
-            ListenError::NoSocket(path) => {
-                write!(
-                    f,
-                    "listen on {}: a file that is no socket is there; remove it, or use another path",
-                    path.display()
-                )
-            }
-            ListenError::ForeignLock { lock, owner } => write!(
-                f,
-                "listen beside {}: the lock file belongs to user {owner}; put the socket in a folder where only this user writes, such as \
-                 XDG_RUNTIME_DIR",
-                lock.display()
-            ),
-            ListenError::TooLong(path) => write!(
-                f,
-                "listen on {}: the path has {} bytes, and a socket's has at most {PATH_MAX} here",
-                path.display(),
-                path.as_os_str().len()
-            ),
-            ListenError::BeyondLoopback(address) => write!(
-                f,
-                "listen on {address}: other machines can reach it, and nothing is encrypted; use 127.0.0.1 or [::1], or allow it with \
-                 Serve::beyond_loopback"
-            ),
-            ListenError::Io(act, error) if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(
-                    f,
-                    "{act}: {error}: another program listens there; use another port, or 0 for a free one"
-                )
-            }
-            ListenError::Io(act, error) => write!(f, "{act}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ListenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ListenError::Io(_, error) => Some(error),
-            _ => None,
-        }
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrInUse => ": another program listens there; use another port, or 0 for a free one",
+        _ => "",
     }
 }
 
@@ -120,13 +89,9 @@ struct Lock {
 const TRIES: usize = 16;
 
 impl Lock {
-    /// Takes the lock beside the socket at `socket`.
-    fn take(socket: &Path) -> Result<Lock, ListenError> {
-        Lock::take_with(socket, || ())
-    }
-
-    /// As [`take`](Lock::take). Calls `between` when the file is open and not locked yet.
-    fn take_with(socket: &Path, mut between: impl FnMut()) -> Result<Lock, ListenError> {
+    /// Takes the lock of the socket at `socket`. Tests pass `between` to act when the file is open but
+    /// not yet locked.
+    fn take(socket: &Path, mut between: impl FnMut()) -> Result<Lock, ListenError> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
@@ -223,7 +188,7 @@ pub(crate) fn unix(path: &Path) -> Result<(UnixListener, Socket), ListenError> {
     if path.as_os_str().len() > PATH_MAX {
         return Err(ListenError::TooLong(path.to_owned()));
     }
-    let lock = Lock::take(path)?;
+    let lock = Lock::take(path, || ())?;
     check_free(path)?;
     let private = doing(Private::beside(path), listen)?;
     let bound = private.0.join("s");
@@ -378,7 +343,7 @@ mod tests {
         let path = folder.path().join("m.sock");
         let other = folder.path().join("other");
         let mut times = 0;
-        let error = Lock::take_with(&path, || {
+        let error = Lock::take(&path, || {
             times += 1;
             fs::write(&other, "").unwrap();
             fs::rename(&other, folder.path().join("m.sock.lock")).unwrap();
@@ -388,7 +353,7 @@ mod tests {
         assert_eq!(times, TRIES);
         // Replaced once, as by a server that ends.
         let mut is_new = true;
-        let taken = Lock::take_with(&path, || {
+        let taken = Lock::take(&path, || {
             if std::mem::take(&mut is_new) {
                 fs::remove_file(folder.path().join("m.sock.lock")).unwrap();
             }

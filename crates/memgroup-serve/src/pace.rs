@@ -8,11 +8,11 @@
 //!   connections strangers have.
 //! - B1. Some pieces grow with the tree: the list of its groups, the copy at the start of a snapshot, and the choice of groups for `/metrics`.
 
-use std::sync::Mutex as PlainMutex;
 use std::time::Duration;
 use std::{fmt, io};
 
 use memgroup::scope;
+use parking_lot::Mutex as PlainMutex;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
@@ -69,14 +69,10 @@ impl Pace {
         Pace { percent, queue: Mutex::new(()), strangers: Mutex::new(()), state, clock }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     /// [Rests](Pace::rest), and takes the CPU time since the last call off the budget. Returns the time from which the budget has something left.
     pub(crate) fn settle(&self) -> Instant {
         self.rest();
-        let (mut state, now) = (self.state(), (self.clock)());
+        let (mut state, now) = (self.state.lock(), (self.clock)());
         let time = now.saturating_sub(state.paid);
         state.paid = now;
         if !time.is_zero() {
@@ -88,7 +84,7 @@ impl Pace {
     /// Rests, if the thread has worked for a piece since its last rest. Long work calls it often, where it holds no lock that another thread takes.
     pub(crate) fn rest(&self) {
         let (now, rest) = {
-            let state = self.state();
+            let state = self.state.lock();
             let (now, passed) = ((self.clock)(), state.rested_at.elapsed());
             let worked = now.saturating_sub(state.rested);
             if worked < PIECE {
@@ -101,7 +97,7 @@ impl Pace {
             let _outside = scope::leave();
             std::thread::sleep(rest);
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.rested, state.rested_at) = (now, std::time::Instant::now());
     }
 
@@ -121,7 +117,7 @@ impl Pace {
     pub(crate) fn exempt<T>(&self, act: impl FnOnce() -> T) -> T {
         self.settle();
         let value = act();
-        self.state().paid = (self.clock)();
+        self.state.lock().paid = (self.clock)();
         value
     }
 
@@ -306,12 +302,12 @@ mod tests {
         let pace = pace(100);
         for _ in 0..3 {
             SPENT.set(SPENT.get() + PIECE - Duration::from_nanos(1));
-            let before = pace.state().rested_at;
+            let before = pace.state.lock().rested_at;
             pace.settle();
-            assert_eq!(pace.state().rested_at, before);
+            assert_eq!(pace.state.lock().rested_at, before);
             SPENT.set(SPENT.get() + Duration::from_nanos(1));
             pace.settle();
-            assert!(pace.state().rested_at > before);
+            assert!(pace.state.lock().rested_at > before);
         }
     }
 

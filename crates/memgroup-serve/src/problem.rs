@@ -70,35 +70,35 @@ impl Problem {
 impl From<GroupError> for Problem {
     fn from(error: GroupError) -> Problem {
         use GroupError as E;
-        let (status, code, group) = match &error {
-            E::InvalidName { name, .. } => (StatusCode::BAD_REQUEST, "invalid_name", Some(name)),
-            E::InvalidPath { path, .. } => (StatusCode::BAD_REQUEST, "invalid_path", Some(path)),
-            E::NotFound { path, .. } => (StatusCode::NOT_FOUND, "no_such_group", Some(path)),
-            E::Exists { path } => (StatusCode::CONFLICT, "group_exists", Some(path)),
-            E::Offline { path } => (StatusCode::GONE, "group_removed", Some(path)),
-            E::HasChildren { path, .. } => (StatusCode::CONFLICT, "group_has_children", Some(path)),
-            E::IsRoot => (StatusCode::CONFLICT, "group_is_root", None),
-            E::TooDeep { path, .. } => (StatusCode::BAD_REQUEST, "group_too_deep", Some(path)),
-            E::TooDeepBelow { path, .. } => (StatusCode::BAD_REQUEST, "group_too_deep", Some(path)),
-            E::TooManyDescendants { path, .. } => {
-                (StatusCode::INSUFFICIENT_STORAGE, "too_many_groups", Some(path))
+        use StatusCode as S;
+        let none: &str = "";
+        let (status, code, group, remedy) = match &error {
+            E::InvalidName { name, .. } => (S::BAD_REQUEST, "invalid_name", Some(&**name), none),
+            E::InvalidPath { path, .. } => (S::BAD_REQUEST, "invalid_path", Some(&**path), none),
+            E::NotFound { path, .. } => {
+                (S::NOT_FOUND, "no_such_group", Some(&**path), "; /v1/tree lists all groups")
             }
-            E::OutOfMemory { path, .. } => (StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", Some(path)),
-            E::TooMany { .. } => (StatusCode::INSUFFICIENT_STORAGE, "too_many_groups", None),
-            _ => (StatusCode::CONFLICT, "group_refused", None),
+            E::Exists { path } => {
+                let remedy = "; PUT /v1/groups/PATH/FILE changes its settings";
+                (S::CONFLICT, "group_exists", Some(&**path), remedy)
+            }
+            E::Offline { path } => (S::GONE, "group_removed", Some(&**path), none),
+            E::HasChildren { path, .. } => {
+                let remedy = ", or all at once with ?recursive=true";
+                (S::CONFLICT, "group_has_children", Some(&**path), remedy)
+            }
+            E::IsRoot => (S::CONFLICT, "group_is_root", Some("/"), none),
+            E::TooDeep { path, .. } | E::TooDeepBelow { path, .. } => {
+                (S::BAD_REQUEST, "group_too_deep", Some(&**path), none)
+            }
+            E::TooManyDescendants { path, .. } => {
+                (S::INSUFFICIENT_STORAGE, "too_many_groups", Some(&**path), none)
+            }
+            E::OutOfMemory { path, .. } => (S::INSUFFICIENT_STORAGE, "out_of_memory", Some(&**path), none),
+            E::TooMany { .. } => (S::INSUFFICIENT_STORAGE, "too_many_groups", None, none),
+            _ => (S::CONFLICT, "group_refused", None, none),
         };
-        let remedy = match &error {
-            E::HasChildren { .. } => ", or all at once with ?recursive=true",
-            E::NotFound { .. } => "; /v1/tree lists all groups",
-            E::Exists { .. } => "; PUT /v1/groups/PATH/FILE changes its settings",
-            _ => "",
-        };
-        let problem = Problem::new(status, code, format!("{error}{remedy}"));
-        match (&error, group) {
-            (E::IsRoot, _) => problem.group("/"),
-            (_, Some(path)) => problem.group(path),
-            (_, None) => problem,
-        }
+        Problem { group: group.map(Into::into), ..Problem::new(status, code, format!("{error}{remedy}")) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use memgroup::{KillOutcome, KillReport, WaitKind, WaitReport};
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
 /// Microseconds of a time.
 pub(crate) fn micros(time: Duration) -> u64 {
@@ -15,56 +15,30 @@ pub(crate) fn unix_us(time: SystemTime) -> u64 {
     micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-/// A wait, with times as durations: an instant means nothing to another process.
-#[derive(Serialize)]
-pub(crate) struct Wait<'w> {
-    group: &'w str,
-    at: &'w str,
-    kind: &'static str,
-    bytes: u64,
-    waited_us: u64,
-    left_us: u64,
-    text: String,
-}
+/// A wait, with times as durations from `.1` on: an instant means nothing to another process.
+pub(crate) struct Wait<'w>(pub(crate) &'w WaitReport, pub(crate) Instant);
 
-impl Wait<'_> {
-    pub(crate) fn of(wait: &WaitReport, now: Instant) -> Wait<'_> {
-        Wait {
-            group: &wait.group,
-            at: &wait.at,
-            kind: match wait.kind {
-                WaitKind::Charge => "charge",
-                WaitKind::Throttle => "throttle",
-                WaitKind::Shrinker => "shrinker",
-                WaitKind::Event => "event",
-                WaitKind::Pressure => "pressure",
-                _ => "other",
-            },
-            bytes: wait.bytes,
-            waited_us: micros(now.saturating_duration_since(wait.since)),
-            left_us: micros(wait.deadline.saturating_duration_since(now)),
-            text: wait.to_string(),
-        }
+impl Serialize for Wait<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Wait(wait, now) = self;
+        let kind = match wait.kind {
+            WaitKind::Charge => "charge",
+            WaitKind::Throttle => "throttle",
+            WaitKind::Shrinker => "shrinker",
+            WaitKind::Event => "event",
+            WaitKind::Pressure => "pressure",
+            _ => "other",
+        };
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("group", &wait.group)?;
+        map.serialize_entry("at", &wait.at)?;
+        map.serialize_entry("kind", kind)?;
+        map.serialize_entry("bytes", &wait.bytes)?;
+        map.serialize_entry("waited_us", &micros(now.saturating_duration_since(wait.since)))?;
+        map.serialize_entry("left_us", &micros(wait.deadline.saturating_duration_since(*now)))?;
+        map.serialize_entry("text", &wait.to_string())?;
+        map.end()
     }
-}
-
-/// A call of a kill hook.
-#[derive(Debug, Serialize)]
-pub(crate) struct Kill<'k> {
-    /// When the hook was called.
-    unix_us: u64,
-    /// Its number among those that the server saw, in events.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kill: Option<u64>,
-    pub(crate) victim: &'k str,
-    pub(crate) requester: &'k str,
-    pub(crate) full: &'k str,
-    unit: Option<&'k str>,
-    asked_bytes: u64,
-    pub(crate) usage_bytes: u64,
-    pub(crate) took_us: Option<u64>,
-    pub(crate) outcome: Option<&'static str>,
-    freed_bytes: Option<u64>,
 }
 
 /// The name of an outcome.
@@ -79,23 +53,36 @@ pub(crate) fn outcome(outcome: KillOutcome) -> &'static str {
     }
 }
 
-impl Kill<'_> {
-    pub(crate) fn of(kill: &KillReport, now_unix_us: u64, number: Option<u64>) -> Kill<'_> {
-        Kill {
-            unix_us: now_unix_us.saturating_sub(micros(kill.at.elapsed())),
-            kill: number,
-            victim: &kill.victim,
-            requester: &kill.requester,
-            full: &kill.full,
-            unit: kill.unit.as_deref(),
-            asked_bytes: kill.asked_bytes,
-            usage_bytes: kill.usage_bytes,
-            took_us: kill.took.map(micros),
-            outcome: kill.outcome.map(outcome),
-            freed_bytes: match kill.outcome {
-                Some(KillOutcome::Idle { freed }) => Some(freed),
-                _ => None,
-            },
+/// A call of a kill hook, with the present time in microseconds since 1970.
+pub(crate) struct Kill<'k> {
+    pub(crate) report: &'k KillReport,
+    pub(crate) now_unix_us: u64,
+    /// Its number among those that the server saw, in events.
+    pub(crate) number: Option<u64>,
+}
+
+impl Serialize for Kill<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let kill = self.report;
+        let freed = match kill.outcome {
+            Some(KillOutcome::Idle { freed }) => Some(freed),
+            _ => None,
+        };
+        let mut map = to.serialize_map(None)?;
+        // When the hook was called.
+        map.serialize_entry("unix_us", &self.now_unix_us.saturating_sub(micros(kill.at.elapsed())))?;
+        if let Some(number) = self.number {
+            map.serialize_entry("kill", &number)?;
         }
+        map.serialize_entry("victim", &kill.victim)?;
+        map.serialize_entry("requester", &kill.requester)?;
+        map.serialize_entry("full", &kill.full)?;
+        map.serialize_entry("unit", &kill.unit)?;
+        map.serialize_entry("asked_bytes", &kill.asked_bytes)?;
+        map.serialize_entry("usage_bytes", &kill.usage_bytes)?;
+        map.serialize_entry("took_us", &kill.took.map(micros))?;
+        map.serialize_entry("outcome", &kill.outcome.map(outcome))?;
+        map.serialize_entry("freed_bytes", &freed)?;
+        map.end()
     }
 }

@@ -15,8 +15,7 @@ use crate::account::uncounted;
 use crate::app::App;
 #[cfg(feature = "metrics")]
 use crate::facade::Facade;
-#[cfg(feature = "tracing")]
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::report::{Kill, unix_us};
 use crate::sample::{Groups, Kills, Samples, largest};
 use crate::snapshots::Found;
@@ -35,7 +34,6 @@ pub(crate) struct Sampler {
     app: Arc<App>,
     groups: Groups,
     kills: Kills,
-    #[cfg(feature = "tracing")]
     log: Log,
     #[cfg(feature = "metrics")]
     facade: Facade,
@@ -52,7 +50,6 @@ impl Sampler {
         Ok(Sampler {
             groups: Groups::new(app.account.empty()?),
             kills: Kills::default(),
-            #[cfg(feature = "tracing")]
             log: Log::new(&app.hierarchy),
             #[cfg(feature = "metrics")]
             facade: Facade::default(),
@@ -87,7 +84,7 @@ impl Sampler {
     /// Takes note of all that happened before.
     fn begin(&mut self) {
         self.kills.begin(&self.app.hierarchy.kills());
-        if let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups()) {
+        if let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups.get()) {
             self.groups.look(&self.app.account, found.online(), 0, None, |_, _| ());
         }
     }
@@ -95,8 +92,8 @@ impl Sampler {
     /// Looks at all groups. Returns `false` if there is no memory for their list. All counts only grow, so the next look finds what this one would have.
     fn look(&mut self, events: memgroup::Events, is_sample: bool) -> bool {
         let began = Instant::now();
-        let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups()) else {
-            self.app.set_untold(self.app.groups());
+        let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups.get()) else {
+            self.app.untold.set(self.app.groups.get());
             return false;
         };
         self.events = events;
@@ -105,26 +102,21 @@ impl Sampler {
         let now = unix_us(SystemTime::now());
         let reports = self.app.hierarchy.kills();
         for (number, position) in self.kills.look(&reports) {
-            let kill = Kill::of(&reports[position], now, Some(number));
-            ring.push("kill", &kill);
-            #[cfg(feature = "tracing")]
-            self.log.kill(&kill);
+            let report = &reports[position];
+            ring.push("kill", &Kill { report, now_unix_us: now, number: Some(number) });
+            log::kill(report);
         }
-        samples.set_kills(self.kills.totals());
+        samples.kills.lock().clone_from(self.kills.totals());
         let groups: Vec<&Group> = uncounted(|| found.online().collect());
-        self.app.set_groups(groups.len());
+        self.app.groups.set(groups.len());
         let pieces = groups.chunks(GROUPS_A_PIECE).inspect(|_| self.app.pace.rest());
         self.groups.look(&self.app.account, pieces.flatten().copied(), now, Some(ring), |group, met| {
-            #[cfg(feature = "tracing")]
-            self.log.met(group, met);
-            #[cfg(not(feature = "tracing"))]
-            let _ = (group, met);
+            self.log.met(group, met)
         });
-        self.app.set_untold(self.groups.untold());
+        self.app.untold.set(self.groups.untold());
         if is_sample {
             let largest = largest(&groups, self.app.serve.history_groups);
             history.sample(&self.app.account, &largest, now / 1000);
-            #[cfg(feature = "tracing")]
             self.log.tick();
             #[cfg(feature = "metrics")]
             self.facade.sample(largest.into_iter());

@@ -1,9 +1,30 @@
 //! Server: the thread with its runtime, from the start to the stop.
 //!
-//! - I1. Everything that the server runs is polled in its group ([`InGroupExt`]), so that allocations and time are charged there. Between two polls
-//!   the thread is in no group: a thread in one counts as at work, and would hide `full` pressure.
+//! - I1. Everything that the server runs is polled in its group ([`InGroupExt`]), so that allocations and
+//!   time are charged there. Between two polls the thread is in no group: a thread in a group counts as
+//!   working, and would hide `full` pressure.
+//!
+//! The promises of the server, and the code that keeps each one:
+//!
+//! | promise | kept by |
+//! |---|---|
+//! | bounded connections, and strangers give way first | `Conns::admit`, `List::victim` |
+//! | deadlines for slow clients | `Conn::deadline`, `Conn::until_cut`; for bodies `control::read_body` |
+//! | a client that does not read gives its memory back | `answer::with_room`, `Conns::cut_stalled` |
+//! | bounded requests | `serve` (head), `control::read_body` (body), `route::query` |
+//! | memory charged to the server's group before it is allocated | `Account`, `Chunks`, `App::new` (connections), `snapshots::take`, `Ring`, `Series` |
+//! | answers as fast as the client reads, with a bounded piece in memory | `AnswerBody`, `Tree::pop`, `Stream::run` |
+//! | a share of one CPU, with rests | `Pace::turn_of`, `Pace::settle`, `Pace::rest` |
+//! | bounded checks of the tree | `Sampler::look`, `Pace::exempt` |
+//! | control while no thread can be started, or one hangs | `Actions::start`, `Actions::run` |
+//! | a right before any figure | `answer::admitted`, `Access::check` |
+//! | a socket that no other user can open or take | `listen::unix`, `Lock::take` |
+//! | a stop that leaves nothing behind | `Server::drop`, `Socket::drop`, `Actions::drop` |
+//!
+//! hyper keeps none of these but the limit of a head: its timer covers the head only, and a graceful
+//! shutdown waits for clients instead of ending them. Limits of `tower` bound requests, not connections or
+//! bytes.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +35,10 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use memgroup::{Hierarchy, OwnedGroup};
+use memgroup::{ChargeError, Hierarchy, OwnedGroup};
 use memgroup_tokio::InGroupExt as _;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::access::{Access, Peer};
@@ -34,40 +56,31 @@ use crate::token::Token;
 const BUFFER: usize = 16 << 10;
 /// The most headers of a request.
 const HEADERS: usize = 64;
+
 /// The reason why a server was not started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The server cannot listen.
+    #[error("failed to start the server: {0}")]
     Listen(ListenError),
     /// The server's group cannot be created.
+    #[error("failed to start the server: {0}")]
     Group(memgroup::GroupError),
     /// The server's group cannot have the limit or the protection.
+    #[error("failed to start the server: {0}")]
     Limit(String),
-    /// The server's group has no room for the server: the refusal.
+    /// The server's group has no room for the server; the text is the refusal.
+    #[error("failed to start the server: {0}")]
     Memory(String),
-    /// The system refuses a thread, or random numbers: the act, and the error.
+    /// The operating system refused a thread or random numbers: what was attempted, and the error.
+    #[error("failed to start the server: {0}: {1}")]
     Io(String, std::io::Error),
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("failed to start the server: ")?;
-        match self {
-            StartError::Listen(error) => error.fmt(f),
-            StartError::Group(error) => error.fmt(f),
-            StartError::Limit(error) | StartError::Memory(error) => f.write_str(error),
-            StartError::Io(act, error) => write!(f, "{act}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
-impl From<ListenError> for StartError {
-    fn from(error: ListenError) -> StartError {
-        StartError::Listen(error)
-    }
+/// Makes an error of the operating system into that of a start.
+fn doing(act: &str) -> impl FnOnce(std::io::Error) -> StartError {
+    move |error| StartError::Io(act.to_owned(), error)
 }
 
 /// A running server; from [`start`]. Dropping it stops it, as [`stop`](Server::stop) does.
@@ -105,84 +118,61 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     let group = (*owned).clone();
     group.set_max(serve.max_bytes).map_err(|error| StartError::Limit(error.to_string()))?;
     group.set_min(serve.min_bytes).map_err(|error| StartError::Limit(error.to_string()))?;
-    let account = Account { group };
     if serve.tcp.is_some() && serve.token.is_none() {
-        let token = Token::random().map_err(|error| StartError::Io("make a token".to_owned(), error))?;
-        serve.token = Some(token);
+        serve.token = Some(Token::random().map_err(doing("make a token"))?);
     }
     let token = serve.token.clone();
     let (stop, stopped) = watch::channel(false);
     let (tell, told) = mpsc::sync_channel(1);
     let hierarchy = hierarchy.clone();
-    let niceness = serve.niceness;
-    let run = move || match bind(&serve, niceness) {
-        Ok((runtime, listeners, actions)) => {
-            let (address, socket) = (listeners.address(), listeners.socket());
-            let access = Access::new(&serve, address);
-            let made = App::new(hierarchy, serve, account, access, actions).and_then(|app| {
-                let app = Arc::new(app);
-                Sampler::new(&app).map(|sampler| (app, sampler))
-            });
-            let (app, sampler) = match made {
-                Ok(made) => made,
-                Err(error) => {
-                    let _told = tell.send(Err(StartError::Memory(error.to_string())));
-                    return;
-                }
-            };
-            // The caller waits for this.
-            let _told = tell.send(Ok((address, socket)));
+    // All of it happens on the new thread: the caller may be inside another runtime, where a runtime
+    // can neither block nor be dropped.
+    let run = move || match prepare(hierarchy, serve, Account { group }) {
+        Ok((runtime, listeners, app, sampler)) => {
+            // The caller waits for this message.
+            let _told = tell.send(Ok((listeners.address, listeners.socket.as_ref().map(|s| s.path.clone()))));
             let group = app.account.group.clone();
             runtime.block_on(listeners.run(app, sampler, stopped).in_group(&group));
-            // With its tasks go the connections, and then the threads of control actions.
+            // The connections end with the runtime's tasks, and then the threads of control actions.
             drop(runtime);
         }
-        Err(error) => {
-            let _told = tell.send(Err(error));
-        }
+        Err(error) => _ = tell.send(Err(error)),
     };
     let thread = std::thread::Builder::new().name("memgroup-serve".to_owned()).spawn(run);
-    let thread = thread.map_err(|error| StartError::Io("start a thread".to_owned(), error))?;
-    let listening = told.recv();
-    match listening {
-        Ok(Ok((address, socket))) => {
+    let thread = thread.map_err(doing("start a thread"))?;
+    let panicked = || doing("start a thread")(std::io::Error::other("the thread panicked"));
+    match told.recv().unwrap_or_else(|_| Err(panicked())) {
+        Ok((address, socket)) => {
             Ok(Server { stop, thread: Some(thread), address, socket, token, _group: owned })
         }
-        Ok(Err(error)) => {
+        Err(error) => {
             let _ended = thread.join();
             Err(error)
         }
-        Err(_) => {
-            let panic = std::io::Error::other("the thread panicked");
-            Err(StartError::Io("start a thread".to_owned(), panic))
-        }
     }
 }
 
-/// Binds the listeners, starts the threads for control actions, and then lowers the priority of this thread.
-fn bind(
-    serve: &Serve,
-    niceness: i32,
-) -> Result<(tokio::runtime::Runtime, Listeners, Option<Actions>), StartError> {
-    let (runtime, listeners) = Listeners::bind(serve)?;
+/// Binds the listeners, starts the threads for control actions, lowers the priority of this thread, and
+/// makes what requests share.
+fn prepare(
+    hierarchy: Hierarchy,
+    serve: Serve,
+    account: Account,
+) -> Result<(Runtime, Listeners, Arc<App>, Sampler), StartError> {
+    let (runtime, listeners) = Listeners::bind(&serve)?;
     let has_control = serve.control_unix || serve.control_token.is_some();
     let actions = has_control.then(Actions::start).transpose();
-    let actions =
-        actions.map_err(|error| StartError::Io("start the threads of control actions".to_owned(), error))?;
-    be_nice(niceness);
-    Ok((runtime, listeners, actions))
-}
-
-/// Lowers the priority of this thread, and of those that it starts. Where the system refuses that, they keep their priority.
-#[cfg(target_os = "linux")]
-fn be_nice(niceness: i32) {
-    if niceness > 0 {
-        _ = rustix::process::nice(niceness);
+    let actions = actions.map_err(doing("start the threads of control actions"))?;
+    // Only Linux has a niceness for each thread. If the system refuses, the priority stays as it is.
+    if cfg!(target_os = "linux") && serve.niceness > 0 {
+        _ = rustix::process::nice(serve.niceness);
     }
+    let access = Access::new(&serve, listeners.address);
+    let memory = |error: ChargeError| StartError::Memory(error.to_string());
+    let app = Arc::new(App::new(hierarchy, serve, account, access, actions).map_err(memory)?);
+    let sampler = Sampler::new(&app).map_err(memory)?;
+    Ok((runtime, listeners, app, sampler))
 }
-
-#[cfg(not(target_os = "linux"))]
-fn be_nice(_: i32) {}
 
 impl Server {
     /// The address of the TCP listener, with the port that the system chose for port 0. `None` without one.
@@ -229,45 +219,26 @@ impl Drop for Server {
 
 /// The listeners of a server.
 struct Listeners {
-    unix: Option<(UnixListener, Socket)>,
-    tcp: Option<(TcpListener, SocketAddr)>,
-    uid: u32,
+    unix: Option<UnixListener>,
+    tcp: Option<TcpListener>,
+    socket: Option<Socket>,
+    address: Option<SocketAddr>,
 }
 
 impl Listeners {
     /// Makes the runtime, and binds the listeners to it.
-    fn bind(serve: &Serve) -> Result<(tokio::runtime::Runtime, Listeners), StartError> {
-        let doing = |act: &str| {
-            let act = act.to_owned();
-            |error| StartError::Io(act, error)
-        };
-        let unix = serve.unix.as_deref().map(listen::unix).transpose()?;
-        let tcp = serve.tcp.map(|address| listen::tcp(address, serve.beyond_loopback)).transpose()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(doing("start a runtime"))?;
+    fn bind(serve: &Serve) -> Result<(Runtime, Listeners), StartError> {
+        let unix = serve.unix.as_deref().map(listen::unix).transpose();
+        let (unix, socket) = unix.map_err(StartError::Listen)?.unzip();
+        let tcp = serve.tcp.map(|address| listen::tcp(address, serve.beyond_loopback)).transpose();
+        let (tcp, address) = tcp.map_err(StartError::Listen)?.unzip();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(doing("start a runtime"))?;
         let entered = runtime.enter();
-        let unix = unix
-            .map(|(listener, socket)| UnixListener::from_std(listener).map(|listener| (listener, socket)))
-            .transpose()
-            .map_err(doing("listen on the socket"))?;
-        let tcp = tcp
-            .map(|(listener, address)| TcpListener::from_std(listener).map(|listener| (listener, address)))
-            .transpose()
-            .map_err(doing("listen on the address"))?;
-        let own = UnixStream::pair().and_then(|(one, _)| one.peer_cred());
-        let uid = own.map_err(doing("ask for the user of the process"))?.uid();
+        let unix = unix.map(UnixListener::from_std).transpose().map_err(doing("listen on the socket"))?;
+        let tcp = tcp.map(TcpListener::from_std).transpose().map_err(doing("listen on the address"))?;
         drop(entered);
-        Ok((runtime, Listeners { unix, tcp, uid }))
-    }
-
-    fn address(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().map(|(_, address)| *address)
-    }
-
-    fn socket(&self) -> Option<PathBuf> {
-        self.unix.as_ref().map(|(_, socket)| socket.path.clone())
+        Ok((runtime, Listeners { unix, tcp, socket, address }))
     }
 
     /// Accepts connections until the server is stopped.
@@ -277,12 +248,8 @@ impl Listeners {
             loop {
                 app.pace.turn().await;
                 tokio::select! {
-                    Some(accepted) = accept_unix(self.unix.as_ref().map(|(listener, _)| listener), self.uid) => {
-                        admit(&app, accepted, &until).await;
-                    }
-                    Some(accepted) = accept_tcp(self.tcp.as_ref().map(|(listener, _)| listener)) => {
-                        admit(&app, accepted, &until).await;
-                    }
+                    Some(accepted) = accept_unix(self.unix.as_ref()) => admit(&app, accepted, &until).await,
+                    Some(accepted) = accept_tcp(self.tcp.as_ref()) => admit(&app, accepted, &until).await,
                     else => std::future::pending().await,
                 }
             }
@@ -296,21 +263,18 @@ impl Listeners {
     }
 }
 
-async fn accept_unix(
-    listener: Option<&UnixListener>,
-    own: u32,
-) -> Option<std::io::Result<(UnixStream, Peer)>> {
+type Accepted<T> = std::io::Result<(T, Peer)>;
+
+async fn accept_unix(listener: Option<&UnixListener>) -> Option<Accepted<UnixStream>> {
     let accepted = listener?.accept().await;
     Some(accepted.and_then(|(stream, _)| {
-        let other = stream.peer_cred()?;
+        let (own, other) = (rustix::process::geteuid().as_raw(), stream.peer_cred()?);
         let is_allowed = [own, 0].contains(&other.uid());
         Ok((stream, Peer::Unix { uid: other.uid(), pid: other.pid(), is_allowed }))
     }))
 }
 
-async fn accept_tcp(
-    listener: Option<&TcpListener>,
-) -> Option<std::io::Result<(tokio::net::TcpStream, Peer)>> {
+async fn accept_tcp(listener: Option<&TcpListener>) -> Option<Accepted<tokio::net::TcpStream>> {
     let accepted = listener?.accept().await;
     Some(accepted.and_then(|(stream, address)| {
         stream.set_nodelay(true)?;
@@ -319,7 +283,7 @@ async fn accept_tcp(
 }
 
 /// Serves a connection, if there is room for one.
-async fn admit<T>(app: &Arc<App>, accepted: std::io::Result<(T, Peer)>, stopped: &watch::Receiver<bool>)
+async fn admit<T>(app: &Arc<App>, accepted: Accepted<T>, stopped: &watch::Receiver<bool>)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {

@@ -5,11 +5,12 @@
 //! - I2. A group is chosen before the groups below it.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use memgroup::{
     Charge, ChargeError, Group, GroupSnapshot, Hierarchy, ShrinkerReport, Snapshot, SnapshotReader,
 };
+use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use crate::account::{Account, uncounted};
@@ -56,7 +57,7 @@ impl Snapshots {
         groups: usize,
         most: Option<usize>,
     ) -> Result<Arc<Held>, ChargeError> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let is_shared = |last: &&Last| last.1.elapsed() <= SHARED_FOR && last.2 == most;
         if let Some(held) = last.as_ref().filter(is_shared).and_then(|last| last.0.upgrade()) {
             return Ok(held);
@@ -68,7 +69,7 @@ impl Snapshots {
 
     /// Has the next request take a snapshot of its own: a client has changed the tree.
     pub(crate) fn forget(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.last.lock() = None;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Token: a secret that stands for a right.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -16,31 +16,16 @@ const LEN: std::ops::RangeInclusive<usize> = 16..=256;
 pub struct Token(String);
 
 /// The fault of a text that is no [`Token`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
     /// The text is too short for a secret, or too long for a header; its length in bytes.
+    #[error("a token of {0} bytes: it needs {least} to {most}", least = LEN.start(), most = LEN.end())]
     Length(usize),
     /// The text has this byte, which is no letter, no digit and none of `-._~+/=`.
+    #[error("a token with the byte {:?}: it takes letters, digits and -._~+/=", char::from(*.0))]
     Byte(u8),
 }
-
-impl fmt::Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TokenError::Length(bytes) => {
-                write!(f, "a token of {bytes} bytes: it needs {} to {}", LEN.start(), LEN.end())
-            }
-            TokenError::Byte(byte) => write!(
-                f,
-                "a token with the byte {:?}: it takes letters, digits and -._~+/=",
-                char::from(*byte)
-            ),
-        }
-    }
-}
-
-impl std::error::Error for TokenError {}
 
 impl Token {
     /// A token of 256 random bits, as 64 hexadecimal digits.
@@ -51,12 +36,7 @@ impl Token {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)
             .map_err(|error| io::Error::other(format!("make a random token: {error}")))?;
-        let mut text = String::with_capacity(2 * bytes.len());
-        for byte in bytes {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        Ok(Token(text))
+        Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
     /// A token from a text, such as one from a file of secrets.

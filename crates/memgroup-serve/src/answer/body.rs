@@ -11,9 +11,9 @@ use tokio::time::{Sleep, sleep_until};
 use super::Sure;
 use super::events::Events;
 use super::tree::Tree;
+use crate::account::Chunks;
 use crate::app::App;
-use crate::chunks::Chunks;
-use crate::conn::Conn;
+use crate::conn::{Conn, Phase};
 
 /// The bytes of an answer, or the values of which they are made.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct AnswerBody {
 
 impl AnswerBody {
     pub(super) fn new(content: Content, app: Arc<App>, conn: Arc<Conn>) -> AnswerBody {
-        conn.sending(matches!(content, Content::Events(_)));
+        conn.enter(Phase::Sending { is_stream: matches!(content, Content::Events(_)) });
         AnswerBody { content, app, conn, pause: None }
     }
 
@@ -57,7 +57,7 @@ impl AnswerBody {
 
 impl Drop for AnswerBody {
     fn drop(&mut self) {
-        self.conn.waiting();
+        self.conn.enter(Phase::Waiting);
     }
 }
 

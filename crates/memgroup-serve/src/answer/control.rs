@@ -14,10 +14,10 @@ use memgroup::{ApplyError, FileProblem, Group, GroupSpec, Hierarchy, scope};
 use super::{Answer, Content};
 use crate::access::Peer;
 use crate::app::App;
-use crate::conn::Conn;
+use crate::conn::{Conn, Phase};
 use crate::log;
 use crate::problem::Problem;
-use crate::route::{Act, parts};
+use crate::route::{Change, parts};
 
 /// The most bytes of the body of a request, which are a part of those of its connection. No text of a file has more.
 const BODY: usize = 4096;
@@ -31,10 +31,10 @@ enum Order {
 }
 
 impl Order {
-    fn read(act: Act, path: &str, asked: &[(&str, String)], body: &[u8]) -> Result<Order, Problem> {
+    fn read(change: Change, path: &str, recursive: Option<&str>, body: &[u8]) -> Result<Order, Problem> {
         let parts = parts(path)?;
-        match act {
-            Act::Write => {
+        match change {
+            Change::Write => {
                 let Some((path, file)) = parts.group_and_file() else {
                     let detail = format!(
                         "{path:?} names no file: write /v1/groups/PATH/FILE without a slash at the end"
@@ -49,7 +49,7 @@ impl Order {
                 })?;
                 Ok(Order::Write { path: path.clone(), file: file.to_owned(), text: text.to_owned() })
             }
-            Act::Create => {
+            Change::Create => {
                 let path = parts.group();
                 let settings = match body {
                     b"" => None,
@@ -62,8 +62,8 @@ impl Order {
                 let text = String::from_utf8_lossy(body).into_owned();
                 Ok(Order::Create { path, settings, text })
             }
-            _ => {
-                let is_recursive = match asked.last().map(|(_, value)| value.as_str()) {
+            Change::Remove => {
+                let is_recursive = match recursive {
                     None | Some("false") => false,
                     Some("true") => true,
                     Some(other) => {
@@ -135,16 +135,16 @@ pub(super) async fn act(
     app: &Arc<App>,
     conn: &Conn,
     peer: Peer,
-    act: Act,
+    change: Change,
     path: &str,
-    asked: Vec<(&'static str, String)>,
+    recursive: Option<&str>,
     body: Incoming,
 ) -> Result<Answer, Problem> {
-    conn.reading();
+    conn.enter(Phase::Reading);
     let body = read_body(app, body).await?;
-    conn.answering();
-    let order = Order::read(act, path, &asked, &body)?;
-    if act != Act::Write {
+    conn.enter(Phase::Answering);
+    let order = Order::read(change, path, recursive, &body)?;
+    if change != Change::Write {
         check_group(&app.hierarchy, path)?;
     }
     let Some((actions, place)) = app.actions.as_ref().and_then(|one| Some((one, one.place()?))) else {
@@ -156,11 +156,10 @@ pub(super) async fn act(
     let panicked =
         format!("failed to {text}: a callback of the program panicked; its standard error has the message");
     let carry_out = move || {
-        in_group(&group, || {
-            let result = order.carry_out(&hierarchy, &own);
-            log::control(&peer, &text, &result);
-            result
-        })
+        let _scope = scope::enter(&group);
+        let result = order.carry_out(&hierarchy, &own);
+        log::control(&peer, &text, &result);
+        result
     };
     let result = actions
         .run(place, carry_out)
@@ -183,11 +182,6 @@ fn check_group(hierarchy: &Hierarchy, path: &str) -> Result<(), Problem> {
         "{file} is a file of group {group}: PUT writes it; a slash at the end of the path means a group"
     );
     Err(Problem::bad("names_a_file", detail).group(&group).file(file))
-}
-
-fn in_group<T>(group: &Group, act: impl FnOnce() -> T) -> T {
-    let _scope = scope::enter(group);
-    act()
 }
 
 /// The order as a line of a log has it.
@@ -229,25 +223,22 @@ mod tests {
 
     use super::*;
 
-    const NONE: &[(&str, String)] = &[];
-
-    fn read(act: Act, path: &str, body: &[u8]) -> Result<Order, &'static str> {
-        Order::read(act, &format!("/v1/groups{path}"), NONE, body).map_err(|problem| problem.code)
+    fn read(change: Change, path: &str, body: &[u8]) -> Result<Order, &'static str> {
+        Order::read(change, &format!("/v1/groups{path}"), None, body).map_err(|problem| problem.code)
     }
 
     #[test]
     fn reads_each_order() {
         let (path, file, text) = ("/t".to_owned(), "memory.max".to_owned(), "64M\n".to_owned());
-        assert_eq!(read(Act::Write, "/t/memory.max", b"64M\n"), Ok(Order::Write { path, file, text }));
-        assert_eq!(read(Act::Write, "/", b"1"), Err("no_file_named"));
+        assert_eq!(read(Change::Write, "/t/memory.max", b"64M\n"), Ok(Order::Write { path, file, text }));
+        assert_eq!(read(Change::Write, "/", b"1"), Err("no_file_named"));
         let (path, text) = ("/t".to_owned(), String::new());
-        assert_eq!(read(Act::Create, "/t/", b""), Ok(Order::Create { path, settings: None, text }));
+        assert_eq!(read(Change::Create, "/t/", b""), Ok(Order::Create { path, settings: None, text }));
         for wrong in ["[]", "null", "{}x", "{\"max\":{}}", "{\"max\":1,\"max\":2}", "\u{0}"] {
-            assert_eq!(read(Act::Create, "/t", wrong.as_bytes()), Err("invalid_settings"), "{wrong}");
+            assert_eq!(read(Change::Create, "/t", wrong.as_bytes()), Err("invalid_settings"), "{wrong}");
         }
         let remove = |value: &str| {
-            Order::read(Act::Remove, "/v1/groups/t", &[("recursive", value.to_owned())], b"")
-                .map_err(|problem| problem.code)
+            Order::read(Change::Remove, "/v1/groups/t", Some(value), b"").map_err(|problem| problem.code)
         };
         let order = |is_recursive| Ok(Order::Remove { path: "/t".to_owned(), is_recursive });
         assert_eq!([remove("true"), remove("false")], [order(true), order(false)]);
@@ -282,8 +273,8 @@ mod tests {
                 "(\\{|\\}|\\[|\"max\"|\"share\"|:|,|[0-9]|\"64M\"|null|true){0,20}".prop_map(String::into_bytes),
             ],
         ) {
-            for act in [Act::Write, Act::Create, Act::Remove] {
-                if let Ok(order) = Order::read(act, &format!("/v1/groups/{path}"), NONE, &body) {
+            for act in [Change::Write, Change::Create, Change::Remove] {
+                if let Ok(order) = Order::read(act, &format!("/v1/groups/{path}"), None, &body) {
                     prop_assert!(!order_text(&order).contains('\n'), "one line for the log");
                 }
             }

@@ -11,13 +11,12 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use memgroup::Charge;
 use memgroup_tokio::InGroupExt as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::timeout;
 
 use super::{Answer, Content};
 use crate::account::uncounted;
 use crate::app::App;
-use crate::conn::StreamPlace;
 use crate::problem::Problem;
 use crate::report::unix_us;
 use crate::sample::Ring;
@@ -85,8 +84,8 @@ pub(super) fn events(app: &Arc<App>, headers: &HeaderMap, after: Option<&str>) -
     let header = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
     let boot = boot(app);
     let begin = Begin::read(after.or(header.as_deref()), boot)?;
-    let streams = app.serve.connections / 2;
-    let place = app.conns.begin_stream(streams).ok_or_else(|| {
+    let place = Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
+        let streams = app.serve.connections / 2;
         let detail = format!("{streams} streams of events are open, the most that there may be");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", detail).retry_after(5)
     })?;
@@ -102,7 +101,7 @@ struct Stream {
     app: Arc<App>,
     boot: u64,
     pieces: mpsc::Sender<Bytes>,
-    _place: StreamPlace,
+    _place: OwnedSemaphorePermit,
     _charge: Charge,
 }
 

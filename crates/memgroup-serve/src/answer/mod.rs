@@ -4,7 +4,6 @@ mod body;
 mod control;
 mod events;
 mod list;
-mod show;
 mod table;
 mod tree;
 
@@ -21,15 +20,13 @@ use hyper::body::Incoming;
 pub(crate) use self::body::AnswerBody;
 use self::body::Content;
 use crate::access::Peer;
+use crate::account::Chunks;
 use crate::app::App;
-use crate::chunks::Chunks;
-use crate::conn::Conn;
+use crate::conn::{Conn, Phase};
 use crate::log;
 use crate::metrics;
-use crate::page;
-use crate::path::query;
 use crate::problem::{NO_MEMORY, Problem, READ_ONLY};
-use crate::route::{Act, LIMIT, Right, Route, parts};
+use crate::route::{Act, LIMIT, POLICY, PageFile, Right, Route, parts, query};
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -52,13 +49,8 @@ impl Answer {
     /// A value as JSON, charged.
     fn json(app: &App, value: &impl serde::Serialize) -> Result<Answer, Problem> {
         let mut text = Chunks::new(&app.account)?;
-        match serde_json::to_writer(app.pace.writer(&mut text), value) {
-            Ok(()) => Ok(Answer::new(JSON, Content::Text(text))),
-            Err(error) => Err(match text.refusal() {
-                Some(refused) => refused.into(),
-                None => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "not_serialised", error.to_string()),
-            }),
-        }
+        let written = serde_json::to_writer(app.pace.writer(&mut text), value);
+        Ok(Answer::new(JSON, Content::Text(text.written(written, "not_serialised")?)))
     }
 
     /// A text, charged.
@@ -98,20 +90,20 @@ pub(crate) async fn answer(
     peer: Peer,
     request: Request<Incoming>,
 ) -> Response<AnswerBody> {
-    conn.answering();
+    conn.enter(Phase::Answering);
     let (head, body) = request.into_parts();
     let answer = match admitted(&app, &conn, &head, peer).await {
         Ok((route, right)) => dispatch(&app, &conn, peer, route, right, &head, body).await,
         Err(problem) => Err(problem),
     };
     let Answer { status, kind, content, headers } = answer.unwrap_or_else(Answer::from);
-    app.count(status.as_u16());
+    *app.answers.lock().entry(status.as_u16()).or_default() += 1;
     let mut response = Response::new(AnswerBody::new(content, Arc::clone(&app), Arc::clone(&conn)));
     *response.status_mut() = status;
     let to = response.headers_mut();
     to.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     to.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    to.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
+    to.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     to.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     to.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     to.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
@@ -166,9 +158,10 @@ async fn dispatch(
 ) -> Result<Answer, Problem> {
     let asked = query(head.uri.query(), route.query)?;
     let path = head.uri.path();
-    match route.act {
-        Act::Page(file) => {
-            let page::PageFile { kind, text } = &page::FILES[file];
+    let most = limit(&asked)?;
+    let last = || asked.iter().rfind(|(name, _)| *name != LIMIT).map(|(_, value)| value.as_str());
+    match &route.act {
+        Act::Page(PageFile { kind, text }) => {
             Ok(Answer::new(kind, Content::Fixed(Bytes::from_static(text.as_bytes()))))
         }
         Act::About => with_room(app, || list::about(app, right)).await,
@@ -178,32 +171,20 @@ async fn dispatch(
             })
             .await
         }
-        Act::Tree => {
-            let most = limit(&asked)?;
-            with_room(app, || tree::whole(app, most)).await
-        }
-        Act::Table => {
-            let most = limit(&asked)?;
-            let known = asked.iter().rfind(|(name, _)| *name == "known").map(|(_, order)| order.as_str());
-            with_room(app, || table::table(app, known, most)).await
-        }
+        Act::Tree => with_room(app, || tree::whole(app, most)).await,
+        Act::Table => with_room(app, || table::table(app, last(), most)).await,
         Act::Waits => with_room(app, || list::waits(app)).await,
         Act::Kills => with_room(app, || list::kills(app)).await,
         Act::Show => {
-            let (parts, most) = (parts(path)?, limit(&asked)?);
-            with_room(app, || show::show(app, &parts, most)).await
+            let parts = parts(path)?;
+            with_room(app, || tree::show(app, &parts, most)).await
         }
         Act::History => {
             let paths: Vec<String> = asked.into_iter().map(|(_, path)| path).collect();
             with_room(app, || list::history(app, &paths)).await
         }
-        Act::Events => {
-            let after = asked.into_iter().next_back().map(|(_, id)| id);
-            with_room(app, || events::events(app, &head.headers, after.as_deref())).await
-        }
-        Act::Write | Act::Create | Act::Remove => {
-            control::act(app, conn, peer, route.act, path, asked, body).await
-        }
+        Act::Events => with_room(app, || events::events(app, &head.headers, last())).await,
+        Act::Control(change) => control::act(app, conn, peer, *change, path, last(), body).await,
     }
 }
 
@@ -290,7 +271,7 @@ mod tests {
         for (token, is_kept) in [(TOKEN, true), ("token-for-nothing", false)] {
             let conns = Conns::default();
             let conn = conns.admit(1).await.unwrap();
-            conn.answering();
+            conn.enter(Phase::Answering);
             let head = Request::builder().uri("/v1/tree").header(http::header::HOST, "localhost:9191");
             let head = head.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
             let head = head.body(()).unwrap().into_parts().0;

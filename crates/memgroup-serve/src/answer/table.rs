@@ -4,8 +4,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use memgroup::GroupSnapshot;
-use serde::ser::{Serialize, Serializer};
+use memgroup::{GroupSnapshot, Snapshot};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
 use super::Answer;
 use crate::app::App;
@@ -13,35 +13,51 @@ use crate::problem::Problem;
 use crate::report::unix_us;
 
 /// Figures of all groups, in the order of the snapshot.
-#[derive(serde::Serialize)]
 struct Table<'s> {
-    taken_unix_us: u64,
-    /// Another text if groups came or went.
+    snapshot: &'s Snapshot,
+    /// Another text if groups were added or removed.
     order: String,
-    /// Groups that are not in the columns.
-    left_out: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    groups: Option<Groups<'s>>,
-    usage_bytes: Column<'s, u64>,
-    peak_bytes: Column<'s, u64>,
-    max_bytes: Column<'s, Option<u64>>,
-    high_bytes: Column<'s, Option<u64>>,
-    low_bytes: Column<'s, Option<u64>>,
-    min_bytes: Column<'s, Option<u64>>,
-    share: Column<'s, u32>,
-    refusals: Column<'s, u64>,
-    kills: Column<'s, u64>,
-    some_percent: Column<'s, f64>,
-    full_percent: Column<'s, f64>,
-    waits: Column<'s, usize>,
+    /// The `order` that the client knows.
+    known: Option<&'s str>,
 }
 
-#[derive(serde::Serialize)]
-struct Groups<'s> {
-    name: Column<'s, &'s str>,
-    /// The position of the group above.
-    parent: Column<'s, Option<usize>>,
-    online: Column<'s, bool>,
+impl Serialize for Table<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let groups = &self.snapshot.groups[..];
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("taken_unix_us", &unix_us(self.snapshot.taken))?;
+        map.serialize_entry("order", &self.order)?;
+        map.serialize_entry("left_out", &self.snapshot.left_out)?;
+        if self.known != Some(&self.order) {
+            map.serialize_entry("groups", &Names(groups))?;
+        }
+        map.serialize_entry("usage_bytes", &Column(groups, |group| group.usage_bytes))?;
+        map.serialize_entry("peak_bytes", &Column(groups, |group| group.peak_bytes))?;
+        map.serialize_entry("max_bytes", &Column(groups, |group| group.limits.max_bytes))?;
+        map.serialize_entry("high_bytes", &Column(groups, |group| group.limits.high_bytes))?;
+        map.serialize_entry("low_bytes", &Column(groups, |group| group.limits.low_bytes))?;
+        map.serialize_entry("min_bytes", &Column(groups, |group| group.limits.min_bytes))?;
+        map.serialize_entry("share", &Column(groups, |group| group.limits.share))?;
+        map.serialize_entry("refusals", &Column(groups, |group| group.refusals))?;
+        map.serialize_entry("kills", &Column(groups, |group| group.events.oom_kill))?;
+        map.serialize_entry("some_percent", &Column(groups, |group| group.pressure.some.avg10))?;
+        map.serialize_entry("full_percent", &Column(groups, |group| group.pressure.full.avg10))?;
+        map.serialize_entry("waits", &Column(groups, |group| group.waiters.now))?;
+        map.end()
+    }
+}
+
+struct Names<'s>(&'s [GroupSnapshot]);
+
+impl Serialize for Names<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("name", &Column(self.0, |group| &group.name))?;
+        // The position of the group above.
+        map.serialize_entry("parent", &Column(self.0, |group| group.parent))?;
+        map.serialize_entry("online", &Column(self.0, |group| group.online))?;
+        map.end()
+    }
 }
 
 /// A value for each group; one value alone if all are equal.
@@ -59,35 +75,9 @@ impl<T: Serialize + PartialEq> Serialize for Column<'_, T> {
 
 /// The figures of all groups; their names too, unless the client knows their `order`.
 pub(super) fn table(app: &App, known: Option<&str>, most: Option<usize>) -> Result<Answer, Problem> {
-    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups(), most)?;
-    let groups = &held.snapshot.groups[..];
-    let order = order(groups);
-    let names = Groups {
-        name: Column(groups, |group| &group.name),
-        parent: Column(groups, |group| group.parent),
-        online: Column(groups, |group| group.online),
-    };
-    Answer::json(
-        app,
-        &Table {
-            taken_unix_us: unix_us(held.snapshot.taken),
-            groups: (known != Some(&order)).then_some(names),
-            order,
-            left_out: held.snapshot.left_out,
-            usage_bytes: Column(groups, |group| group.usage_bytes),
-            peak_bytes: Column(groups, |group| group.peak_bytes),
-            max_bytes: Column(groups, |group| group.limits.max_bytes),
-            high_bytes: Column(groups, |group| group.limits.high_bytes),
-            low_bytes: Column(groups, |group| group.limits.low_bytes),
-            min_bytes: Column(groups, |group| group.limits.min_bytes),
-            share: Column(groups, |group| group.limits.share),
-            refusals: Column(groups, |group| group.refusals),
-            kills: Column(groups, |group| group.events.oom_kill),
-            some_percent: Column(groups, |group| group.pressure.some.avg10),
-            full_percent: Column(groups, |group| group.pressure.full.avg10),
-            waits: Column(groups, |group| group.waiters.now),
-        },
-    )
+    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups.get(), most)?;
+    let order = order(&held.snapshot.groups);
+    Answer::json(app, &Table { snapshot: &held.snapshot, order, known })
 }
 
 fn order(groups: &[GroupSnapshot]) -> String {

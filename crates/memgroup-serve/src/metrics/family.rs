@@ -12,7 +12,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Unit;
 
 use super::View;
-use super::value::Value;
+use super::rest::Value;
 use crate::app::App;
 use crate::sample::{BOUNDS, Totals};
 
@@ -44,26 +44,6 @@ pub(super) struct Family {
     pub(super) value: fn(&GroupSnapshot) -> Option<Value>,
 }
 
-const fn gauge(
-    name: &'static str,
-    unit: Option<Unit>,
-    of: Of,
-    help: &'static str,
-    value: fn(&GroupSnapshot) -> Option<Value>,
-) -> Family {
-    Family { name, help, unit, kind: MetricType::Gauge, of, value }
-}
-
-const fn counter(
-    name: &'static str,
-    unit: Option<Unit>,
-    of: Of,
-    help: &'static str,
-    value: fn(&GroupSnapshot) -> Option<Value>,
-) -> Family {
-    Family { name, help, unit, kind: MetricType::Counter, of, value }
-}
-
 fn whole(number: u64) -> Option<Value> {
     Some(Value::Whole(number))
 }
@@ -75,104 +55,53 @@ fn protected(bytes: Option<u64>) -> Option<Value> {
 
 const BYTES: Option<Unit> = Some(Unit::Bytes);
 const SECONDS: Option<Unit> = Some(Unit::Seconds);
+const COUNT: Option<Unit> = None;
 
-pub(super) static FAMILIES: &[Family] = &[
-    gauge(
-        "memory_usage",
-        BYTES,
-        Of::Subtree,
-        "Bytes charged to the group and below it, prepaid bytes included.",
-        |g| whole(g.usage_bytes),
-    ),
-    gauge("memory_charged", BYTES, Of::Subtree, "The same without prepaid bytes.", |g| {
-        whole(g.usage_exact_bytes)
-    }),
-    gauge("memory_peak", BYTES, Of::Unsummed, "The highest usage so far.", |g| whole(g.peak_bytes)),
-    gauge(
-        "memory_max",
-        BYTES,
-        Of::Unsummed,
-        "The most bytes that the group may use; missing without a limit.",
-        |g| g.limits.max_bytes.map(Value::Whole),
-    ),
-    gauge(
-        "memory_high",
-        BYTES,
-        Of::Unsummed,
-        "Usage above which threads are slowed down; missing without a limit.",
-        |g| g.limits.high_bytes.map(Value::Whole),
-    ),
-    gauge(
-        "memory_low",
-        BYTES,
-        Of::Unsummed,
-        "Bytes that are reclaimed last; missing where there are none.",
-        |g| protected(g.limits.low_bytes),
-    ),
-    gauge(
-        "memory_min",
-        BYTES,
-        Of::Unsummed,
-        "Bytes that are never reclaimed; missing where there are none.",
-        |g| protected(g.limits.min_bytes),
-    ),
-    gauge(
-        "memory_fair_share",
-        BYTES,
-        Of::Unsummed,
-        "Bytes that its parent's factor allows now; missing without one.",
-        |g| g.fair_share.map(|share| Value::Whole(share.bytes)),
-    ),
-    gauge(
-        "memory_enforced",
-        None,
-        Of::Unsummed,
-        "1 where max refuses charges, 0 where it only counts.",
-        |g| whole(u64::from(g.limits.enforced)),
-    ),
-    gauge(
-        "memory_owed",
-        BYTES,
-        Of::Group,
-        "Bytes above a high that no thread has paid for by waiting.",
-        |g| whole(g.owed_bytes),
-    ),
-    counter("memory_refusals", None, Of::Group, "Charges that the group itself refused.", |g| {
-        whole(g.refusals)
-    }),
-    counter("memory_overdraft_charges", None, Of::Group, "Forced charges beyond its limit.", |g| {
-        whole(g.overdraft.charges)
-    }),
-    counter("memory_overdraft", BYTES, Of::Group, "Bytes that forced charges took beyond its limit.", |g| {
-        whole(g.overdraft.bytes)
-    }),
-    counter(
-        "pressure_memory_waiting",
-        SECONDS,
-        Of::Unsummed,
-        "Time in which some thread was stalled for memory.",
-        |g| Some(Value::micros(g.pressure.some.total)),
-    ),
-    counter(
-        "pressure_memory_stalled",
-        SECONDS,
-        Of::Unsummed,
-        "Time in which no thread worked and some was stalled.",
-        |g| Some(Value::micros(g.pressure.full.total)),
-    ),
-    gauge("waiters", None, Of::Subtree, "Charges in the group and below it that wait now.", |g| {
-        whole(g.waiters.now as u64)
-    }),
-    gauge("waiters_requested", BYTES, Of::Subtree, "Bytes that those charges need.", |g| {
-        whole(g.waiters.bytes)
-    }),
-    gauge("waiters_longest", SECONDS, Of::Unsummed, "How long the longest of them has waited.", |g| {
-        Some(Value::Seconds(g.waiters.longest.as_secs_f64()))
-    }),
-    gauge("stock_prepaid", BYTES, Of::Group, "Bytes that the group's own stocks have prepaid.", |g| {
-        whole(g.stock.prepaid_bytes)
-    }),
-];
+macro_rules! families {
+    ($($kind:ident $name:literal $unit:ident $of:ident $g:ident => $value:expr, $help:literal;)*) => {
+        &[$(Family {
+            name: $name, help: $help, unit: $unit, kind: MetricType::$kind, of: Of::$of, value: |$g| $value
+        }),*]
+    };
+}
+
+/// A row has the type, the name, the unit, the groups, the value, and the help of a family.
+pub(super) static FAMILIES: &[Family] = families! {
+    Gauge "memory_usage" BYTES Subtree g => whole(g.usage_bytes),
+        "Bytes charged to the group and below it, prepaid bytes included.";
+    Gauge "memory_charged" BYTES Subtree g => whole(g.usage_exact_bytes), "The same without prepaid bytes.";
+    Gauge "memory_peak" BYTES Unsummed g => whole(g.peak_bytes), "The highest usage so far.";
+    Gauge "memory_max" BYTES Unsummed g => g.limits.max_bytes.map(Value::Whole),
+        "The most bytes that the group may use; missing without a limit.";
+    Gauge "memory_high" BYTES Unsummed g => g.limits.high_bytes.map(Value::Whole),
+        "Usage above which threads are slowed down; missing without a limit.";
+    Gauge "memory_low" BYTES Unsummed g => protected(g.limits.low_bytes),
+        "Bytes that are reclaimed last; missing where there are none.";
+    Gauge "memory_min" BYTES Unsummed g => protected(g.limits.min_bytes),
+        "Bytes that are never reclaimed; missing where there are none.";
+    Gauge "memory_fair_share" BYTES Unsummed g => g.fair_share.map(|share| Value::Whole(share.bytes)),
+        "Bytes that its parent's factor allows now; missing without one.";
+    Gauge "memory_enforced" COUNT Unsummed g => whole(u64::from(g.limits.enforced)),
+        "1 where max refuses charges, 0 where it only counts.";
+    Gauge "memory_owed" BYTES Group g => whole(g.owed_bytes),
+        "Bytes above a high that no thread has paid for by waiting.";
+    Counter "memory_refusals" COUNT Group g => whole(g.refusals), "Charges that the group itself refused.";
+    Counter "memory_overdraft_charges" COUNT Group g => whole(g.overdraft.charges),
+        "Forced charges beyond its limit.";
+    Counter "memory_overdraft" BYTES Group g => whole(g.overdraft.bytes),
+        "Bytes that forced charges took beyond its limit.";
+    Counter "pressure_memory_waiting" SECONDS Unsummed g => Some(Value::micros(g.pressure.some.total)),
+        "Time in which some thread was stalled for memory.";
+    Counter "pressure_memory_stalled" SECONDS Unsummed g => Some(Value::micros(g.pressure.full.total)),
+        "Time in which no thread worked and some was stalled.";
+    Gauge "waiters" COUNT Subtree g => whole(g.waiters.now as u64),
+        "Charges in the group and below it that wait now.";
+    Gauge "waiters_requested" BYTES Subtree g => whole(g.waiters.bytes), "Bytes that those charges need.";
+    Gauge "waiters_longest" SECONDS Unsummed g => Some(Value::Seconds(g.waiters.longest.as_secs_f64())),
+        "How long the longest of them has waited.";
+    Gauge "stock_prepaid" BYTES Group g => whole(g.stock.prepaid_bytes),
+        "Bytes that the group's own stocks have prepaid.";
+};
 
 type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
@@ -329,18 +258,18 @@ pub(super) fn whole_tree(encoder: &mut DescriptorEncoder<'_>, app: &App, view: &
     let shown = [state("each", shown), state(OTHER, rest)];
     let shown = shown.map(|([(_, value)], number)| ([("shown", value)], number));
     one(encoder, Gauge, ("groups_shown", None, &help), &shown)?;
+    let mut single = |name, unit, help, value| one(encoder, Gauge, (name, unit, help), &[([], value)]);
     let help = "Bytes that dying groups hold. They are a part of the usage of the groups above.";
-    one(encoder, Gauge, ("dying", BYTES, help), &[([], Value::Whole(held))])?;
+    single("dying", BYTES, help, Value::Whole(held))?;
     let took = Value::Seconds(view.shown.took.as_secs_f64());
-    one(
-        encoder,
-        Gauge,
-        ("snapshot_duration", SECONDS, "Time that the snapshot took, rests included."),
-        &[([], took)],
-    )?;
+    single("snapshot_duration", SECONDS, "Time that the snapshot took, rests included.", took)?;
     let reserved = app.hierarchy.stock_reserved_bytes().iter().sum();
-    let help = "Bytes that stocks of all groups may prepay now.";
-    one(encoder, Gauge, ("stock_reserved", BYTES, help), &[([], Value::Whole(reserved))])?;
+    single(
+        "stock_reserved",
+        BYTES,
+        "Bytes that stocks of all groups may prepay now.",
+        Value::Whole(reserved),
+    )?;
     let percpu = app.hierarchy.percpu();
     let state = |state, bytes| ([("state", state)], Value::Whole(bytes));
     let states = [
@@ -351,19 +280,15 @@ pub(super) fn whole_tree(encoder: &mut DescriptorEncoder<'_>, app: &App, view: &
     ];
     one(encoder, Gauge, ("percpu", BYTES, "Per-CPU memory of the engine."), &states)?;
     shrinkers(encoder, &view.shown)?;
-    kills(encoder, &app.samples.kills())?;
+    kills(encoder, &app.samples.kills.lock())?;
     let open = Value::Whole(app.conns.len() as u64);
     one(encoder, Gauge, ("serve_connections", None, "Connections of this server."), &[([], open)])?;
     let answers: Vec<(String, u64)> =
-        app.answers().into_iter().map(|(status, count)| (status.to_string(), count)).collect();
+        app.answers.lock().iter().map(|(status, count)| (status.to_string(), *count)).collect();
     let answers: Vec<_> =
         answers.iter().map(|(status, count)| ([("status", status.as_str())], Value::Whole(*count))).collect();
-    one(
-        encoder,
-        MetricType::Counter,
-        ("serve_answers", None, "Answers of this server before this one."),
-        &answers,
-    )?;
+    let help = "Answers of this server before this one.";
+    one(encoder, MetricType::Counter, ("serve_answers", COUNT, help), &answers)?;
     let mut build =
         encoder.encode_descriptor("build", "The version of memgroup-serve.", None, MetricType::Info)?;
     build.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
@@ -374,28 +299,22 @@ const SHRINKERS: usize = 200;
 
 fn shrinkers(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     use MetricType::{Counter, Gauge};
+    use Value::{Seconds, Whole};
     type Figure = fn(&memgroup::ShrinkerReport) -> Value;
     let families: [(MetricType, &str, Option<Unit>, &str, Figure); 7] = [
-        (Counter, "shrinker_scans", None, "Calls that asked a shrinker to free memory.", |s| {
-            Value::Whole(s.scans)
-        }),
-        (Counter, "shrinker_asked", BYTES, "Bytes that those calls asked for.", |s| {
-            Value::Whole(s.asked_bytes)
-        }),
-        (Counter, "shrinker_freed", BYTES, "Bytes that were freed in those calls.", |s| {
-            Value::Whole(s.freed_bytes)
-        }),
-        (Counter, "shrinker_time", SECONDS, "Time that those calls took.", |s| {
-            Value::Seconds(s.time.as_secs_f64())
-        }),
-        (Counter, "shrinker_panics", None, "Calls that panicked.", |s| Value::Whole(s.panics)),
-        (Counter, "shrinker_overruns", None, "Calls that took too long.", |s| Value::Whole(s.overruns)),
-        (Gauge, "shrinker_quarantined", None, "1 where a shrinker is not asked any more.", |s| {
-            Value::Whole(u64::from(s.quarantine.is_some()))
+        (Counter, "scans", COUNT, "Calls that asked a shrinker to free memory.", |s| Whole(s.scans)),
+        (Counter, "asked", BYTES, "Bytes that those calls asked for.", |s| Whole(s.asked_bytes)),
+        (Counter, "freed", BYTES, "Bytes that were freed in those calls.", |s| Whole(s.freed_bytes)),
+        (Counter, "time", SECONDS, "Time that those calls took.", |s| Seconds(s.time.as_secs_f64())),
+        (Counter, "panics", COUNT, "Calls that panicked.", |s| Whole(s.panics)),
+        (Counter, "overruns", COUNT, "Calls that took too long.", |s| Whole(s.overruns)),
+        (Gauge, "quarantined", COUNT, "1 where a shrinker is not asked any more.", |s| {
+            Whole(u64::from(s.quarantine.is_some()))
         }),
     ];
     for (kind, name, unit, help, figure) in families {
-        let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        let name = format!("shrinker_{name}");
+        let mut metric = encoder.encode_descriptor(&name, help, unit.as_ref(), kind)?;
         for (number, report) in snapshot.shrinkers.iter().take(SHRINKERS).enumerate() {
             let number = number.to_string();
             let labels = [("shrinker", report.name.as_str()), ("number", number.as_str())];

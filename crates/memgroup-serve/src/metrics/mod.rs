@@ -9,11 +9,9 @@
 
 mod family;
 mod rest;
-mod value;
 
 use std::sync::Arc;
 
-use http::StatusCode;
 use http::header::ACCEPT;
 use http::request::Parts as Head;
 use memgroup::{Charge, Snapshot};
@@ -22,9 +20,8 @@ use prometheus_client::registry::Registry;
 
 use self::family::Statistic;
 use self::rest::Rest;
-use crate::account::uncounted;
+use crate::account::{Chunks, uncounted};
 use crate::app::App;
-use crate::chunks::Chunks;
 use crate::problem::Problem;
 use crate::snapshots::{Found, bytes_of_group, statistics};
 
@@ -50,7 +47,7 @@ struct View {
 impl View {
     /// Reads the figures. Dying groups have no series: another group may have the path of one.
     fn read(app: &App) -> Result<View, Problem> {
-        let mut found = Found::below(&app.hierarchy.root(), &app.account, app.groups())?;
+        let mut found = Found::below(&app.hierarchy.root(), &app.account, app.groups.get())?;
         let series = family::FIXED + statistics(&app.hierarchy);
         let most = app.serve.metrics_groups.min(SERIES / series).max(1);
         let all = found.reader.groups().len();
@@ -105,11 +102,5 @@ pub(crate) fn text(app: &Arc<App>, head: &Head) -> Result<(&'static str, Chunks)
     } else {
         (OPENMETRICS, text::encode(&mut app.pace.writer(&mut text), &registry))
     };
-    match encoded {
-        Ok(()) => Ok((kind, text)),
-        Err(error) => Err(match text.refusal() {
-            Some(refused) => refused.into(),
-            None => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "not_encoded", error.to_string()),
-        }),
-    }
+    Ok((kind, text.written(encoded, "not_encoded")?))
 }

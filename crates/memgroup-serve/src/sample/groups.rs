@@ -21,8 +21,8 @@ const ROOM_LEAST: usize = 256;
 #[derive(Debug)]
 struct Seen {
     path: Box<str>,
-    events: Events,
-    refusals: u64,
+    /// The numbers so far.
+    counts: Counts,
     /// The look that found it last.
     look: u32,
 }
@@ -79,29 +79,26 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    fn between(before: &Seen, events: &Events, refusals: u64) -> Counts {
-        let (old, new) = (&before.events, events);
-        Counts {
-            low: new.low.saturating_sub(old.low),
-            high: new.high.saturating_sub(old.high),
-            max: new.max.saturating_sub(old.max),
-            oom: new.oom.saturating_sub(old.oom),
-            oom_kill: new.oom_kill.saturating_sub(old.oom_kill),
-            oom_group_kill: new.oom_group_kill.saturating_sub(old.oom_group_kill),
-            would_refuse: new.would_refuse.saturating_sub(old.would_refuse),
-            refused: refusals.saturating_sub(before.refusals),
-        }
+    /// The numbers of a group so far.
+    fn of(group: &Group) -> Counts {
+        // Refusals before events: a charge is refused after its events are counted.
+        let refused = group.refusals();
+        let Events { low, high, max, oom, oom_kill, oom_group_kill, would_refuse, .. } = group.events_local();
+        Counts { low, high, max, oom, oom_kill, oom_group_kill, would_refuse, refused }
     }
 
-    pub(crate) fn add(&mut self, other: Counts) {
-        self.low += other.low;
-        self.high += other.high;
-        self.max += other.max;
-        self.oom += other.oom;
-        self.oom_kill += other.oom_kill;
-        self.oom_group_kill += other.oom_group_kill;
-        self.would_refuse += other.would_refuse;
-        self.refused += other.refused;
+    fn each(&mut self) -> [&mut u64; 8] {
+        let Counts { low, high, max, oom, oom_kill, oom_group_kill, would_refuse, refused } = self;
+        [low, high, max, oom, oom_kill, oom_group_kill, would_refuse, refused]
+    }
+
+    fn since(mut self, mut before: Counts) -> Counts {
+        self.each().into_iter().zip(before.each()).for_each(|(new, old)| *new = new.saturating_sub(*old));
+        self
+    }
+
+    pub(crate) fn add(&mut self, mut other: Counts) {
+        self.each().into_iter().zip(other.each()).for_each(|(sum, more)| *sum += *more);
     }
 }
 
@@ -174,9 +171,7 @@ impl Groups {
         let mut told = 0;
         for group in groups {
             let id = group.id();
-            // Refusals before events: a charge is refused after its events are counted.
-            let (refusals, events) = (group.refusals(), group.events_local());
-            let look = self.look;
+            let (now, look) = (Counts::of(group), self.look);
             if !self.seen.contains_key(&id) {
                 let path = uncounted(|| group.path().into_boxed_str());
                 if !self.has_room(account, path.len()) {
@@ -186,16 +181,15 @@ impl Groups {
                 let change = Change { unix_us, group: &path, id: id.as_u64() };
                 tell_change(ring, "group_made", &change, &mut changes.made);
                 // At the first look all that was before is old.
-                let (events, refusals) = if ring.is_none() { (events, refusals) } else { Default::default() };
-                uncounted(|| self.seen.insert(id, Seen { path, events, refusals, look }));
+                let counts = if ring.is_none() { now } else { Counts::default() };
+                uncounted(|| self.seen.insert(id, Seen { path, counts, look }));
             }
             let Some(seen) = self.seen.get_mut(&id) else { continue };
             seen.look = look;
-            if seen.events == events && seen.refusals == refusals {
+            if seen.counts == now {
                 continue;
             }
-            let counts = Counts::between(seen, &events, refusals);
-            (seen.events, seen.refusals) = (events, refusals);
+            let counts = now.since(std::mem::replace(&mut seen.counts, now));
             let (usage_bytes, max_bytes) = group.usage_and_max();
             let one = Met { unix_us, group: &seen.path, counts, usage_bytes, max_bytes };
             met(group, &one);

@@ -4,10 +4,10 @@
 //! - I2. Sample `tick` stands at the place `tick % SAMPLES` of each column. A place that a group did not fill has [`LACKING`].
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memgroup::{Charge, Group, GroupId};
-use serde::ser::{Serialize, SerializeSeq, Serializer};
+use parking_lot::Mutex;
+use serde::ser::{Serialize, Serializer};
 
 use crate::account::{Account, uncounted};
 
@@ -80,7 +80,7 @@ impl Series {
 #[derive(Debug)]
 pub(crate) struct History {
     most: usize,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
 }
 
 #[derive(Debug)]
@@ -98,14 +98,10 @@ impl History {
         History { most, state: Mutex::new(State { tick: 0, times_unix_ms, series: HashMap::new() }) }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a sample of these groups, of which there are at most as many as it has places. A group keeps its history while there is a place, also after
     /// it was removed.
     pub(crate) fn sample(&self, account: &Account, groups: &[&Group], unix_ms: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let tick = state.tick + 1;
         state.tick = tick;
         state.times_unix_ms[tick as usize % SAMPLES] = unix_ms;
@@ -227,11 +223,9 @@ struct Column<'h, T>(&'h State, &'h [T], fn(&T) -> bool);
 impl<T: Serialize> Serialize for Column<'_, T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Column(state, values, is_there) = self;
-        let mut list = to.serialize_seq(None)?;
-        for tick in state.ticks() {
-            list.serialize_element(&values.get(tick as usize % SAMPLES).filter(|value| is_there(value)))?;
-        }
-        list.end()
+        to.collect_seq(
+            state.ticks().map(|tick| Some(&values[tick as usize % SAMPLES]).filter(|value| is_there(value))),
+        )
     }
 }
 
@@ -267,7 +261,7 @@ mod tests {
         }
 
         fn of(&self, path: &str) -> Value {
-            serde_json::to_value(self.history.state().of(&[path.to_owned()])).unwrap()
+            serde_json::to_value(self.history.state.lock().of(&[path.to_owned()])).unwrap()
         }
     }
 
@@ -302,7 +296,7 @@ mod tests {
         let other = b.try_charge(larger).unwrap();
         fixture.sample();
         assert_eq!(fixture.of("/b")["groups"][0]["usage_bytes"], json!([null, larger]));
-        assert!(fixture.history.state().of(&["/a".to_owned()]).is_empty(), "there were two places");
+        assert!(fixture.history.state.lock().of(&["/a".to_owned()]).is_empty(), "there were two places");
         drop((charge, other));
     }
 
@@ -319,8 +313,8 @@ mod tests {
             (&json!([0, null]), &json!(false))
         );
         (0..SAMPLES).for_each(|_| fixture.sample());
-        assert!(fixture.history.state().of(&["/a".to_owned()]).is_empty());
-        assert!(!fixture.history.state().of(&[]).is_empty());
+        assert!(fixture.history.state.lock().of(&["/a".to_owned()]).is_empty());
+        assert!(!fixture.history.state.lock().of(&[]).is_empty());
     }
 
     #[test]
@@ -329,9 +323,9 @@ mod tests {
         (0..50).for_each(|number| drop(fixture.hierarchy.create(&format!("/g{number}")).unwrap()));
         fixture.account.group.set_max(10 * (COLUMNS + 1000)).unwrap();
         fixture.sample();
-        let series = fixture.history.state().series.len();
+        let series = fixture.history.state.lock().series.len();
         assert!((10..=12).contains(&series), "{series}");
-        fixture.history.state().series.clear();
+        fixture.history.state.lock().series.clear();
         assert_eq!(fixture.account.group.usage(), 0);
     }
 

@@ -5,13 +5,10 @@ mod history;
 mod kills;
 mod ring;
 
-use std::sync::{Mutex, PoisonError};
-
 use memgroup::{Charge, ChargeError, Group};
+use parking_lot::Mutex;
 
-pub(crate) use self::groups::Groups;
-#[cfg(feature = "tracing")]
-pub(crate) use self::groups::{Counts, Met};
+pub(crate) use self::groups::{Counts, Groups, Met};
 pub(crate) use self::history::History;
 pub(crate) use self::kills::{BOUNDS, Kills, Totals};
 pub(crate) use self::ring::Ring;
@@ -23,7 +20,8 @@ use crate::config::Serve;
 pub(crate) struct Samples {
     pub(crate) ring: Ring,
     pub(crate) history: History,
-    kills: Mutex<Totals>,
+    /// Sums over all kills since the server was started.
+    pub(crate) kills: Mutex<Totals>,
     /// The charge of the ring.
     _charge: Charge,
 }
@@ -33,15 +31,6 @@ impl Samples {
         let charge = account.charge(ring::bytes_of(serve.events))?;
         let history = History::new(serve.history_groups);
         Ok(Samples { ring: Ring::new(serve.events), history, kills: Mutex::default(), _charge: charge })
-    }
-
-    /// Sums over all kills since the server was started.
-    pub(crate) fn kills(&self) -> Totals {
-        self.kills.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn set_kills(&self, totals: &Totals) {
-        self.kills.lock().unwrap_or_else(PoisonError::into_inner).clone_from(totals);
     }
 }
 

@@ -5,8 +5,8 @@
 //!   when the server starts.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -57,15 +57,11 @@ impl Ring {
         Ring { most, kept: Mutex::new(kept), next: watch::Sender::new(1) }
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an event. A text that is larger than the ring leaves a gap.
     pub(crate) fn push(&self, kind: &'static str, data: &impl Serialize) {
         // A value without maps and with finite numbers can be serialised.
         let data = uncounted(|| serde_json::to_string(data).unwrap_or_default().into_boxed_str());
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         kept.bytes += data.len();
         let number = kept.next;
         uncounted(|| kept.events.push_back(Event { number, kind, data }));
@@ -80,18 +76,18 @@ impl Ring {
 
     /// The number of the event that comes next.
     pub(crate) fn next(&self) -> u64 {
-        self.kept().next
+        self.kept.lock().next
     }
 
     /// The number of the oldest event that is kept, or of the next one.
     pub(crate) fn oldest(&self) -> u64 {
-        let kept = self.kept();
+        let kept = self.kept.lock();
         kept.events.front().map_or(kept.next, |event| event.number)
     }
 
     /// Events from a number on, of some `bytes` of text at most, but at least one if there is one.
     pub(crate) fn from(&self, number: u64, bytes: usize) -> After {
-        let kept = self.kept();
+        let kept = self.kept.lock();
         let oldest = kept.events.front().map_or(kept.next, |event| event.number);
         let first = number.max(oldest);
         let skipped = usize::try_from(first - oldest).unwrap_or(usize::MAX);
@@ -143,7 +139,7 @@ mod tests {
         assert_eq!((after.lost, numbers(&after)), (8, vec![11]));
         let long = "x".repeat(BYTES / 4);
         (0..5).for_each(|_| ring.push("limit", &long));
-        assert!(ring.kept().bytes <= BYTES);
+        assert!(ring.kept.lock().bytes <= BYTES);
         ring.push("limit", &"x".repeat(BYTES));
         let next = ring.next();
         assert_eq!(ring.oldest(), next, "the event was larger than the ring");
