@@ -1,7 +1,9 @@
-//! Records a run for the test of the alerts: `cargo run -p memgroup-serve --example record_run -- 600 > series.yml`.
+//! Records a run for the test of the alerts: `cargo run -p memgroup-serve --example record_run --
+//! 600 > series.yml`.
 //!
-//! A program with four tenants runs for so many seconds. Every fifteen seconds it asks its own server for `/metrics`. At the end it prints the
-//! values as the `input_series` of `promtool test rules`, which `ops/alerts_test.yml` has.
+//! A program with four tenants runs for so many seconds. Every fifteen seconds it asks its own
+//! server for `/metrics`. At the end it prints the values as the `input_series` of `promtool test
+//! rules`, which `ops/alerts_test.yml` has.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -56,7 +58,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut recorded: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
     let mut step = 0;
     while Instant::now() < end {
-        // In the middle the victim takes all that is left, and is killed for the next charge of another tenant.
+        // In the middle the victim takes all that is left, and is killed for the next charge of
+        // another tenant.
         if began.elapsed() > Duration::from_secs(seconds / 2) && victim.events().oom_kill == 0 {
             let bytes = tenants.headroom();
             if let Ok(mut held) = held.lock() {
@@ -88,7 +91,8 @@ fn work(steady: &Group, greedy: &Group) {
     }
 }
 
-/// A charge of this tenant waits for a minute, again and again, because the tenant itself holds all of its bytes.
+/// A charge of this tenant waits for a minute, again and again, because the tenant itself holds all
+/// of its bytes.
 fn wait(waiting: &Group) {
     let _all = waiting.try_charge(8 << 20);
     loop {

@@ -1,11 +1,14 @@
-//! The cost of a scrape, for the server and for the tenants: `cargo run --release -p memgroup-serve --example scrape_cost -- 10000`.
+//! The cost of a scrape, for the server and for the tenants: `cargo run --release -p memgroup-serve
+//! --example scrape_cost -- 10000`.
 //!
-//! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many groups. A statistic of each group changed since the
-//!    answer before.
-//! 2. How long calls of another thread take that need the lock of the tree, or the turn to flush statistics: without requests, and with ten requests
-//!    a second for each path. A thousand tasks wait meanwhile. Time within a call in which the system had no CPU for the
-//!    thread is taken off. Where the system stops the server with a lock held, the wait counts.
-//! 3. CPU time of a charge and its uncharge on another thread: without a server, with one, and with a scrape every second.
+//! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many
+//!    groups. A statistic of each group changed since the answer before.
+//! 2. How long calls of another thread take that need the lock of the tree, or the turn to flush
+//!    statistics: without requests, and with ten requests a second for each path. A thousand tasks
+//!    wait meanwhile. Time within a call in which the system had no CPU for the thread is taken
+//!    off. Where the system stops the server with a lock held, the wait counts.
+//! 3. CPU time of a charge and its uncharge on another thread: without a server, with one, and with
+//!    a scrape every second.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -251,7 +254,8 @@ fn pairs(hierarchy: &Hierarchy, group: &Group, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of CPU of a pair in a window of some seconds, at each of which `act` is called on another thread.
+/// Nanoseconds of CPU of a pair in a window of some seconds, at each of which `act` is called on
+/// another thread.
 fn window(group: &Group, act: impl Fn() -> Result<()> + Sync) -> Result<f64> {
     std::thread::scope(|scope| {
         let acting = scope.spawn(|| -> std::result::Result<(), String> {

@@ -1,7 +1,8 @@
-//! A program with three tenants that an operator sees and steers: `cargo run -p memgroup-serve --example serve`.
+//! A program with three tenants that an operator sees and steers: `cargo run -p memgroup-serve
+//! --example serve`.
 //!
-//! It listens on a Unix socket and on port 9191 of the loopback, and works until it is stopped. Arguments are the seconds after which it ends, and
-//! another port.
+//! It listens on a Unix socket and on port 9191 of the loopback, and works until it is stopped.
+//! Arguments are the seconds after which it ends, and another port.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -77,7 +78,8 @@ fn lock(held: &Mutex<Vec<Charge>>) -> std::sync::MutexGuard<'_, Vec<Charge>> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each query takes memory and gives it back. Those of `carol` ask for more than she may have, so one is stopped now and then. Of two reports of `alice`, one waits for the other.
+/// Each query takes memory and gives it back. Those of `carol` ask for more than she may have, so
+/// one is stopped now and then. Of two reports of `alice`, one waits for the other.
 fn work(tenants: &Group, end: Option<Instant>) -> Result<(), Box<dyn std::error::Error>> {
     let mut queries = Vec::new();
     for tenant in tenants.children() {

@@ -1,9 +1,11 @@
-//! Access: which rights a request has, and whether a foreign page may have sent it.
+//! Access: the rights of a request, and whether a page of another site may have sent it.
 //!
-//! - I1. A request has the right to control only by a token in the header `Authorization`, or by the Unix socket where that is set. Nothing that a
-//!   browser adds by itself, such as a cookie, gives a right.
-//! - I2. A request with a `Host` that is not allowed gets no answer with figures, and changes nothing: the name may have been pointed to this
-//!   machine by an attacker. Neither does one with an `Origin` other than its `Host`.
+//! - I1. A request has the right to control only through a token in the header `Authorization`, or
+//!   through the Unix socket if the program allows that. Nothing that a browser adds by itself,
+//!   such as a cookie, gives a right.
+//! - I2. A request with a `Host` that is not allowed gets no figures and changes nothing, because
+//!   an attacker may have pointed that name to this machine. The same holds for a request with an
+//!   `Origin` other than its `Host`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -54,7 +56,7 @@ impl Access {
         Access { token, control_token, control_unix, hosts, tcp }
     }
 
-    /// The rights of a request, if it has at least the `needed` one.
+    /// Returns the right of a request, if it is at least the `needed` one.
     pub(crate) fn check(&self, request: &Parts, peer: Peer, needed: Right) -> Result<Right, Problem> {
         let host = self.check_host(request, peer)?;
         self.check_origin(&request.headers, &host, needed)?;
@@ -78,7 +80,7 @@ impl Access {
                 "a request needs the header Host once, with the name or address of this server",
             )
         })?;
-        // A request line with a whole address must name the same server.
+        // If the request line has a whole address, it must name the same server.
         let target = request.uri.authority().map(|authority| authority.as_str().to_ascii_lowercase());
         let is_same = target.as_ref().is_none_or(|target| *target == host);
         if is_same && self.is_allowed_host(&host, peer) {
@@ -104,7 +106,8 @@ impl Access {
         let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         let address = address.parse::<IpAddr>().ok();
         match (peer, self.tcp) {
-            // A browser reaches the Unix socket by a forwarded port only, which may be any.
+            // A browser reaches the Unix socket only through a forwarded port, which may be any
+            // port.
             (Peer::Unix { .. }, _) => name == "localhost" || address.is_some_and(|ip| ip.is_loopback()),
             (Peer::Tcp(_), Some(own)) => {
                 let is_local = own.ip().is_loopback();
@@ -137,7 +140,7 @@ impl Access {
                 ));
             }
         }
-        // A link to the page itself may be anywhere.
+        // Any site may link to the page itself.
         if needed == Right::Nothing {
             return Ok(());
         }
@@ -162,7 +165,7 @@ impl Access {
             )
         };
         let secret = bearer(header.as_bytes()).filter(|_| sent.next().is_none()).ok_or_else(unknown)?;
-        // Both are compared always, so that the time tells nothing.
+        // Both are always compared, so that the time reveals nothing.
         let is = |token: &Option<Token>| token.as_ref().is_some_and(|token| token.is(secret));
         let (reads, controls) = (is(&self.token), is(&self.control_token));
         match (controls, reads) {
@@ -194,7 +197,7 @@ fn unauthorized(code: &'static str, detail: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, code, detail)
 }
 
-/// The secret in a header `Authorization`.
+/// Returns the secret in a header `Authorization`.
 fn bearer(header: &[u8]) -> Option<&[u8]> {
     let (scheme, secret) = header.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| secret.trim_ascii())

@@ -1,9 +1,13 @@
-//! Account: the bytes that the server takes, charged to its own group.
+//! Account: the bytes that the server takes, charged to its own group, and the text of an answer in
+//! pieces, each charged before it is allocated.
 //!
-//! - I1. Bytes are charged before they are allocated. Allocations that an explicit charge covers are made in [`uncounted`], so that a global allocator
-//!   of `memgroup-alloc` does not count them again. Blocks of a connection are counted by it beside the 64 KiB that each connection has.
-//! - I2. The server stays within the limit of its own group, but for blocks that such an allocator counts. A small answer does not need room above the group:
-//!   an operator can look at one group, and raise a limit, while the tree is full.
+//! - I1. Bytes are charged before they are allocated. Allocations that an explicit charge covers
+//!   are made in [`uncounted`], so that a global allocator of `memgroup-alloc` does not count them
+//!   again. Such an allocator does count the blocks of a connection, in addition to the 64 KiB
+//!   charged for each connection.
+//! - I2. The server stays within the limit of its own group, except for blocks that such an
+//!   allocator counts. A small answer needs no free bytes in the groups above it, so an operator
+//!   can inspect a group and raise a limit while the tree is full.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,7 +20,7 @@ pub(crate) use memgroup_alloc::uncounted;
 
 use crate::problem::Problem;
 
-/// The most bytes that are charged at any limit of the groups above.
+/// Charges of at most this many bytes ignore the limits of the groups above.
 const SMALL: u64 = 256 << 10;
 
 /// The group that the server charges.
@@ -26,14 +30,14 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Charges `bytes`. It calls no shrinker and no kill hook.
+    /// Charges `bytes`, without calling a shrinker or a kill hook.
     pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, ChargeError> {
         let mut charge = self.empty()?;
         self.resize(&mut charge, bytes)?;
         Ok(charge)
     }
 
-    /// Charges `bytes` more, or gives some back, so that `charge` has `bytes`.
+    /// Charges more bytes or returns some, so that `charge` has `bytes`.
     pub(crate) fn resize(&self, charge: &mut Charge, bytes: u64) -> Result<(), ChargeError> {
         let Some(more) = bytes.checked_sub(charge.bytes()) else {
             charge.shrink(charge.bytes() - bytes);
@@ -44,7 +48,7 @@ impl Account {
         if bytes <= SMALL && is_full_above { charge.grow_forced(more) } else { Err(refused) }
     }
 
-    /// A charge of no bytes yet.
+    /// Returns a charge of zero bytes.
     pub(crate) fn empty(&self) -> Result<Charge, ChargeError> {
         self.group.try_charge_by(0, Effort::Count)
     }
@@ -75,7 +79,7 @@ impl Chunks {
         })
     }
 
-    /// A text that exists already.
+    /// Copies a text that exists already.
     pub(crate) fn of(account: &Account, text: &[u8]) -> Result<Chunks, ChargeError> {
         let mut chunks = Chunks::new(account)?;
         match chunks.push(text) {
@@ -84,7 +88,7 @@ impl Chunks {
         }
     }
 
-    /// Adds a text. `false` if it was refused memory.
+    /// Adds a text. Returns `false` if the memory for it was refused.
     fn push(&mut self, mut text: &[u8]) -> bool {
         while !text.is_empty() {
             if self.open.len() == self.open.capacity() && !self.begin(text.len()) {
@@ -97,7 +101,8 @@ impl Chunks {
         true
     }
 
-    /// Begins the next piece. The first one is as long as its text needs, so that a small answer costs little.
+    /// Starts the next piece. The first one is only as long as its text needs, so that a small
+    /// answer costs little.
     fn begin(&mut self, needed: usize) -> bool {
         let bytes =
             if self.open.capacity() == 0 { needed.next_power_of_two().clamp(256, CHUNK) } else { CHUNK };
@@ -113,7 +118,8 @@ impl Chunks {
         true
     }
 
-    /// The text, if it was written to its end. Otherwise the refusal, or an error with this code.
+    /// Returns the text if all of it was written. Otherwise returns the refusal, or an error with
+    /// this code.
     pub(crate) fn written<E: fmt::Display>(
         mut self,
         result: Result<(), E>,
@@ -126,14 +132,14 @@ impl Chunks {
         })
     }
 
-    /// Bytes of the text that were not taken yet.
+    /// Returns the number of bytes that were not taken yet.
     pub(crate) fn len(&self) -> usize {
         self.full.iter().map(Bytes::len).sum::<usize>() + self.open.len()
     }
 
     /// Takes the next piece. It stays charged until the next one is taken.
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
-        // The piece taken before is with the connection, which asks for one more when there is room.
+        // The connection still has the previous piece; it asks for the next one when it has room.
         let left = self.full.iter().map(Bytes::len).sum::<usize>() + self.open.capacity();
         let piece = self.full.pop_front().or_else(|| {
             let open = std::mem::take(&mut self.open);

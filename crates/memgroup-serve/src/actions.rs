@@ -1,10 +1,11 @@
 //! Actions: the threads on which control actions run.
 //!
-//! - I1. All threads are started with the server. A program that cannot start one more thread, because a tenant uses them up, is one in which
-//!   an operator needs control most.
-//! - I2. These threads have the niceness of the program. An action takes locks of the engine, and a thread that waits for its turn on a CPU with a lock
-//!   held would stop the tenants. A thread gets the niceness of the thread that starts it and may not lower it, so the server starts them before it raises
-//!   its own.
+//! - I1. All threads are started with the server. An operator needs control most when the program
+//!   cannot start another thread, because a tenant uses them up.
+//! - I2. These threads have the niceness of the program. An action takes locks of the engine, and a
+//!   thread that waits for a CPU while it holds a lock would stop the tenants. A thread inherits
+//!   the niceness of the thread that starts it and may not lower it, so the server starts them
+//!   before it raises its own.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,15 +19,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 /// The number of threads, and so the most actions at one time.
 pub(crate) const MOST: usize = 4;
 
-/// How long a stop waits for actions that are under way.
+/// How long a stop waits for running actions.
 const LAST: Duration = Duration::from_secs(5);
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// The threads. Dropping it ends them, and waits up to [`LAST`] for actions that are under way.
+/// The threads. Dropping this ends them, and waits up to [`LAST`] for running actions.
 #[derive(Debug)]
 pub(crate) struct Actions {
-    /// `None` at the end.
+    /// `None` once the threads are being stopped.
     to: Option<mpsc::Sender<Action>>,
     places: Arc<Semaphore>,
     threads: Vec<JoinHandle<()>>,
@@ -52,22 +53,23 @@ impl Actions {
                 let _alive: mpsc::Sender<()> = alive;
                 let next = || actions.lock().recv();
                 while let Ok(action) = next() {
-                    // A panic is the action's: its client is told when the action's sender is dropped.
+                    // The panic ends the action only. Its client gets an error, because the
+                    // action's sender is dropped.
                     let _panicked = catch_unwind(AssertUnwindSafe(action));
                 }
             };
-            // After an error, those that were started end when `started` is dropped.
+            // After an error, dropping `started` ends the threads that were started.
             started.threads.push(thread::Builder::new().name("memgroup-act".to_owned()).spawn(run)?);
         }
         Ok(started)
     }
 
-    /// `None` if there are [`MOST`] actions.
+    /// Returns `None` if [`MOST`] actions are running.
     pub(crate) fn place(&self) -> Option<Place> {
         Arc::clone(&self.places).try_acquire_owned().ok().map(Place)
     }
 
-    /// Runs an action. `None` if it panicked.
+    /// Runs an action. Returns `None` if it panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         Place(place): Place,
@@ -92,7 +94,7 @@ impl Drop for Actions {
         if let Err(mpsc::RecvTimeoutError::Disconnected) = ended.recv_timeout(LAST) {
             self.threads.drain(..).for_each(|thread| _ = thread.join());
         }
-        // Otherwise an action hangs in the program's code; its thread is abandoned.
+        // Otherwise an action hangs in the program's code, and its thread is abandoned.
     }
 }
 
@@ -104,7 +106,7 @@ mod tests {
     fn actions_that_panic_give_their_places_back() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let actions = Actions::start().unwrap();
-        // Each waits for a place. The one before gives its place back while it unwinds.
+        // Each waits for a permit. The previous action returns its permit while it unwinds.
         let place = || std::iter::repeat_with(|| actions.place()).flatten().next().unwrap();
         for _ in 0..3 * MOST {
             let panicked: Option<()> =

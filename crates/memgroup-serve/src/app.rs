@@ -19,7 +19,8 @@ use crate::pace::Pace;
 use crate::sample::Samples;
 use crate::snapshots::Snapshots;
 
-/// Bytes that a connection takes: the head and the body of a request, and the part of an answer that waits to be written.
+/// Bytes that a connection takes: the head and the body of a request, and the part of an answer
+/// that is waiting to be written.
 const CONNECTION: u64 = 64 << 10;
 
 /// The parts of a running server.
@@ -35,13 +36,14 @@ pub(crate) struct App {
     pub(crate) pace: Arc<Pace>,
     pub(crate) snapshots: Snapshots,
     pub(crate) samples: Samples,
-    /// `None` where no client may control.
+    /// `None` if no client may control.
     pub(crate) actions: Option<Actions>,
     pub(crate) started: SystemTime,
     pub(crate) denied: Limiter,
     /// Answers so far, by status.
     pub(crate) answers: Mutex<BTreeMap<u16, u64>>,
-    /// The bytes of all connections that there may be. So an operator can connect, and raise the server's own limit, while its group is full.
+    /// The bytes of the most connections there may be. They are charged in advance, so that an
+    /// operator can connect and raise the server's own limit while its group is full.
     _connections: Charge,
     /// How many groups there were when the sampler last listed them.
     pub(crate) groups: Estimate,

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::token::Token;
 
-/// The default limit of the server's group. Each route has room beside as many groups as a hierarchy has by default.
+/// The default limit of the server's group. With it, each route can answer in a tree with as many
+/// groups as a hierarchy allows by default.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Settings of a server: where it listens, which clients may read and control, and its bounds. [`start`](crate::start) takes them.
+/// Settings of a server: where it listens, which clients may read and control, and its bounds.
+/// [`start`](crate::start) takes them.
 ///
 /// ```
 /// use memgroup_serve::{Control, Serve};
@@ -40,7 +42,7 @@ pub struct Serve {
     pub(crate) times: Times,
 }
 
-/// The way in which clients get the right to control. By default no client has it.
+/// How clients get the right to control. By default no client has it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Control {
@@ -50,7 +52,8 @@ pub enum Control {
     Token(Token),
 }
 
-/// The time that each step of a client may take. The server ends the connection of a client that takes longer.
+/// The time that each step of a client may take. The server ends the connection of a client that
+/// takes longer.
 ///
 /// ```
 /// use memgroup_serve::{Serve, Times};
@@ -68,7 +71,8 @@ pub struct Times {
     pub body: Duration,
     /// Between two requests of a connection; 30 s by default.
     pub idle: Duration,
-    /// For a client that reads nothing of an answer, from the moment when the server can write no more bytes; 10 s by default.
+    /// For a client that reads nothing of an answer, from the moment when the server can write no
+    /// more bytes; 10 s by default.
     pub write: Duration,
     /// For a whole answer, except `/v1/events`; 60 s by default.
     pub answer: Duration,
@@ -88,7 +92,8 @@ impl Default for Times {
 }
 
 impl Serve {
-    /// A server without a listener. It writes log lines, and feeds the facade `metrics` if that feature is on.
+    /// A server without a listener. It writes log lines, and feeds the facade `metrics` if that
+    /// feature is on.
     pub fn without_listener() -> Serve {
         Serve {
             unix: None,
@@ -118,7 +123,8 @@ impl Serve {
         Serve::without_listener().and_unix(path)
     }
 
-    /// A server on a TCP address of the loopback; port 0 is any free port. A client needs a [token](Serve::token) to read.
+    /// A server on a TCP address of the loopback; port 0 is any free port. A client needs a
+    /// [token](Serve::token) to read.
     pub fn tcp(address: impl Into<SocketAddr>) -> Serve {
         Serve::without_listener().and_tcp(address)
     }
@@ -135,28 +141,32 @@ impl Serve {
         self
     }
 
-    /// Allows an address that other machines can reach. Requests, answers and tokens are not encrypted: put a proxy with TLS before it.
+    /// Allows an address that other machines can reach. Requests, answers and tokens are not
+    /// encrypted: put a proxy with TLS before it.
     pub fn beyond_loopback(mut self) -> Serve {
         self.beyond_loopback = true;
         self
     }
 
-    /// Allows a name in the header `Host`, such as that of a proxy, with its port if it is not 80: `ops.example:8443`.
+    /// Allows a name in the header `Host`, such as that of a proxy, with its port if it is not 80:
+    /// `ops.example:8443`.
     ///
-    /// Without it only `localhost` and addresses are allowed, so that a name which an attacker points to this machine is refused.
+    /// Without it only `localhost` and addresses are allowed, so that a name which an attacker
+    /// points to this machine is refused.
     pub fn host(mut self, name: impl Into<String>) -> Serve {
         self.hosts.push(name.into().to_ascii_lowercase());
         self
     }
 
-    /// Sets the token with which clients read by TCP. By default the server makes a [random](Token::random) token; see
-    /// [`Server::token`](crate::Server::token).
+    /// Sets the token with which clients read by TCP. By default the server makes a
+    /// [random](Token::random) token; see [`Server::token`](crate::Server::token).
     pub fn token(mut self, token: Token) -> Serve {
         self.token = Some(token);
         self
     }
 
-    /// Gives some clients the right to write files, to create groups and to remove them. Call it once for each [`Control`].
+    /// Gives some clients the right to write files, to create groups and to remove them. Call it
+    /// once for each [`Control`].
     pub fn control(mut self, control: Control) -> Serve {
         match control {
             Control::Unix => self.control_unix = true,
@@ -165,17 +175,22 @@ impl Serve {
         self
     }
 
-    /// Sets the group that the server charges, `/memgroup-serve` by default. The server creates missing groups above it.
+    /// Sets the group that the server charges, `/memgroup-serve` by default. The server creates
+    /// missing groups above it.
     pub fn group(mut self, path: impl Into<String>) -> Serve {
         self.group = path.into();
         self
     }
 
-    /// Sets the limit of the server's group in bytes, 64 MiB by default. An answer that needs more is refused with status 503.
+    /// Sets the limit of the server's group in bytes, 64 MiB by default. An answer that needs more
+    /// is refused with status 503.
     ///
-    /// At its start the server charges 64 KiB for each of the possible [connections](Serve::connections), and 300 bytes for each of the possible
-    /// [events](Serve::events). The history takes 14 KiB for each of its groups, and the table of all groups some 150 to 300 bytes a group. A snapshot takes
-    /// some 1.5 KiB a group: an answer has the largest groups for which a quarter of the limit has room, unless its client asks for more.
+    /// At its start the server charges 64 KiB for each of the possible
+    /// [connections](Serve::connections), and 300 bytes for each of the possible
+    /// [events](Serve::events). The history takes 14 KiB for each of its groups, and the table of
+    /// all groups takes 150 to 300 bytes for each group. A snapshot takes about 1.5 KiB for each
+    /// group, so an answer has the largest groups that fit in a quarter of the limit, unless its
+    /// client asks for more.
     pub fn max_bytes(mut self, bytes: u64) -> Serve {
         self.max_bytes = bytes;
         self
@@ -183,14 +198,15 @@ impl Serve {
 
     /// Sets the protected bytes of the server's group, its `memory.min`; 0 by default.
     ///
-    /// If the group above has [`set_reserve_min`](memgroup::Group::set_reserve_min), no other group can take these bytes. Large answers then work while
-    /// the tree is full.
+    /// If the group above has [`set_reserve_min`](memgroup::Group::set_reserve_min), no other group
+    /// can take these bytes. Large answers then work while the tree is full.
     pub fn min_bytes(mut self, bytes: u64) -> Serve {
         self.min_bytes = bytes;
         self
     }
 
-    /// Sets the most groups with series of their own in `/metrics`: the largest ones, 1,000 by default. `other` is the sum of all others.
+    /// Sets the most groups with series of their own in `/metrics`: the largest ones, 1,000 by
+    /// default. `other` is the sum of all others.
     pub fn metrics_groups(mut self, groups: usize) -> Serve {
         self.metrics_groups = groups.max(1);
         self
@@ -202,36 +218,42 @@ impl Serve {
         self
     }
 
-    /// Sets the number of events that are kept for clients of `/v1/events` that come back; 4,096 by default. Each has room for 300 bytes. If events are
-    /// longer, fewer are kept.
+    /// Sets the number of events that are kept for clients of `/v1/events` that come back; 4,096 by
+    /// default. The server reserves 300 bytes for each, and keeps fewer if events are longer.
     pub fn events(mut self, events: usize) -> Serve {
         self.events = events.max(1);
         self
     }
 
-    /// Sets the most connections at one time, 64 by default and at least 2. Half of them may be streams of events.
+    /// Sets the most connections at one time, 64 by default and at least 2. Half of them may be
+    /// streams of events.
     pub fn connections(mut self, connections: usize) -> Serve {
         self.connections = connections.max(2);
         self
     }
 
-    /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to 100; 25 by default. Requests beyond it wait.
+    /// Sets the part of one CPU that requests may take over a longer time, in percent from 1 to
+    /// 100; 25 by default. Requests beyond it wait.
     ///
-    /// Up to 33 percent, the thread also rests for 100 us after each 100 us of its work. So a tenant's thread on the same CPU has it soon. Systems make
-    /// each rest longer: Linux by 50 us and more. So an answer takes two to three times its CPU time on an idle machine.
+    /// Up to 33 percent, the thread also rests for 100 us after each 100 us of its work, so that a
+    /// tenant's thread on the same CPU gets it soon. Operating systems make each rest longer, Linux
+    /// by 50 us and more, so an answer takes two to three times its CPU time on an idle machine.
     ///
-    /// The CPU time of the server's thread counts, but for its looks at the tree, which take a twentieth of a CPU at most. Control actions have threads of
-    /// their own, and their time does not count.
+    /// All CPU time of the server's thread counts, except that of its checks of the tree, which
+    /// take at most a twentieth of a CPU. Control actions have threads of their own, and their time
+    /// doesn't count.
     pub fn cpu_percent(mut self, percent: u32) -> Serve {
         self.cpu_percent = percent.clamp(1, 100);
         self
     }
 
-    /// Sets the niceness of the server's thread above that of the thread that starts the server, from 0 to 19; 10 by default. With a high one, a
-    /// tenant's thread does not wait for a CPU that the server has. Only on Linux do threads have a niceness of their own. On other systems this does
-    /// nothing.
+    /// Sets the niceness of the server's thread above that of the thread that starts the server,
+    /// from 0 to 19; 10 by default. With a high niceness, a tenant's thread doesn't wait for a CPU
+    /// that the server uses. Only on Linux do threads have a niceness of their own; on other
+    /// systems this does nothing.
     ///
-    /// Control actions run on threads with the niceness of the thread that starts the server. They take locks of the engine, for which tenants may wait.
+    /// Control actions run on threads with the niceness of the thread that starts the server. They
+    /// take locks of the engine that tenants may wait for.
     pub fn niceness(mut self, niceness: u8) -> Serve {
         self.niceness = i32::from(niceness.min(19));
         self

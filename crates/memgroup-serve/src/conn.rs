@@ -1,4 +1,5 @@
-//! Connections: how many there are, how long each may take, and which one is cut when there is no room.
+//! Connections: how many there are, how long each may take, and which one is cut when there is no
+//! room.
 //!
 //! ```text
 //!           head read            body read              answer ready             answer written
@@ -7,9 +8,10 @@
 //!      └──────── cut ◀─────┴───────────────────────────────────────────┘
 //! ```
 //!
-//! - I1. There are never more connections than allowed. A new one takes the place of a client that has shown no right, the oldest first; then of one
-//!   that has not sent its request, or not all of it; then of one that does not read its answer. If there is none, the new one is refused.
-//! - I2. Every state but `Answering` has a deadline. The one of `Reading` is the handler's.
+//! - I1. There are never more connections than allowed. A new one replaces a client that has shown
+//!   no right, the oldest first; then one that hasn't sent its whole request; then one that doesn't
+//!   read its answer. If there is none of these, the new connection is refused.
+//! - I2. Every state except `Answering` has a deadline. The handler enforces that of `Reading`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,19 +28,20 @@ use tokio::time::{Instant, sleep_until};
 use crate::config::Times;
 use crate::pace::Pace;
 
-/// Time in which a connection is not cut for another: a client sends its request soon after it has connected.
+/// A new connection isn't cut in favour of another one for this long, because a client sends its
+/// request soon after it has connected.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// For a request, since then.
+    /// Waiting for a request.
     Waiting,
-    /// A handler reads the body of the request, within its own time.
+    /// A handler reads the body of the request, and enforces the deadline itself.
     Reading,
     /// A handler works.
     Answering,
-    /// An answer is sent; a stream of events has no deadline for the whole of it.
+    /// An answer is being sent. A stream of events has no deadline as a whole.
     Sending { is_stream: bool },
 }
 
@@ -48,15 +51,16 @@ struct State {
     phase: Phase,
     /// When the phase began.
     since: Instant,
-    /// When the first byte of the request came that is not yet read.
+    /// When the first byte of a request that is not yet complete arrived.
     head_since: Option<Instant>,
-    /// Since when no byte of the answer could be written.
+    /// When the client stopped accepting bytes of the answer.
     stalled_since: Option<Instant>,
-    /// Whether its last request had a right; before the first one, whether its user may connect.
+    /// Whether its last request had a right. Before the first request: whether its user may
+    /// connect.
     has_right: bool,
 }
 
-/// One connection, known to the table, to its input and output, and to its handlers.
+/// One connection, shared by the table, its input and output, and its handlers.
 #[derive(Debug)]
 pub(crate) struct Conn {
     number: u64,
@@ -73,12 +77,12 @@ impl Conn {
         }
     }
 
-    /// The request has a right, or has none.
+    /// Notes whether the request has a right.
     pub(crate) fn set_right(&self, has_right: bool) {
         self.state.lock().has_right = has_right;
     }
 
-    /// Until when the present phase may last.
+    /// Returns the time at which the current phase must have ended.
     fn deadline(&self, times: &Times) -> Option<Instant> {
         let state = self.state.lock();
         let stalled = state.stalled_since.map(|since| since + times.write);
@@ -93,7 +97,7 @@ impl Conn {
         stalled.into_iter().chain(phase).min()
     }
 
-    /// Returns when the connection is to be cut.
+    /// Returns when the connection must be cut.
     pub(crate) async fn until_cut(&self, times: &Times) {
         let shortest = [times.head, times.body, times.idle, times.write, times.answer].into_iter().min();
         let pause = (shortest.unwrap_or_default() / 4).max(Duration::from_millis(1));
@@ -127,7 +131,8 @@ struct List {
 }
 
 impl Conns {
-    /// Adds a connection, and cuts another if there are `most`. It waits until that one has had some time. `None` if none may be cut.
+    /// Adds a connection. If there are `most` already, it cuts another one, after that one's grace
+    /// time. Returns `None` if none may be cut.
     pub(crate) async fn admit(&self, most: usize) -> Option<Arc<Conn>> {
         loop {
             match self.add(most) {
@@ -138,7 +143,8 @@ impl Conns {
         }
     }
 
-    /// The connection that was added. If that is not possible, when it is; never, if no other connection may be cut.
+    /// Returns the connection that was added. If that is not possible yet, returns the time at
+    /// which it will be, or `None` if no other connection may be cut.
     fn add(&self, most: usize) -> Result<Arc<Conn>, Option<Instant>> {
         let mut list = self.list.lock();
         if list.open.len() >= most {
@@ -162,7 +168,8 @@ impl Conns {
         self.list.lock().open.remove(&conn.number);
     }
 
-    /// Cuts the connection that has read nothing of its answer for the longest time. `false` if there is none.
+    /// Cuts the connection that has read nothing of its answer for the longest time. Returns
+    /// `false` if there is none.
     pub(crate) fn cut_stalled(&self) -> bool {
         let mut list = self.list.lock();
         let Some((_, victim)) = list.stalled() else { return false };
@@ -176,7 +183,7 @@ impl Conns {
 }
 
 impl List {
-    /// The connection with the earliest time, of those that have one, and that time.
+    /// Returns the earliest of the times that the connections have, and its connection.
     fn earliest(&self, time: impl Fn(&State) -> Option<Instant>) -> Option<(Instant, u64)> {
         self.open.values().filter_map(|conn| Some((time(&conn.state.lock())?, conn.number))).min()
     }
@@ -185,7 +192,8 @@ impl List {
         self.earliest(|state| state.stalled_since)
     }
 
-    /// The next connection to be cut, and the time from which it has its grace. Requests give a stranger no further grace.
+    /// Returns the next connection to be cut, and the time at which its grace began. A stranger
+    /// gains no further grace by sending requests.
     fn victim(&self) -> Option<(Instant, u64)> {
         let stranger = || self.earliest(|state| (!state.has_right).then_some(state.opened));
         let is_silent = |state: &State| matches!(state.phase, Phase::Waiting | Phase::Reading);
@@ -200,7 +208,8 @@ impl List {
     }
 }
 
-/// The input and output of a connection, at the pace of the server. The table sees their progress.
+/// The input and output of a connection. It settles CPU time with the server's pace, and records
+/// progress for the table.
 #[derive(Debug)]
 pub(crate) struct Tracked<T> {
     pub(crate) inner: T,

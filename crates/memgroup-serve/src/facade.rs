@@ -1,15 +1,17 @@
-//! Facade: the figures of the largest groups by the crate `metrics`, for programs that have a recorder. Names are those of `/metrics`.
+//! Facade: the figures of the largest groups through the crate `metrics`, for programs that have a
+//! recorder. The names are those of `/metrics`.
 //!
-//! - I1. The facade cannot take a series away, and a recorder may keep each one for ever. So the gauges of a group that is no longer among the largest
-//!   become no number (NaN), and its counters stop.
-//! - I2. [`PATHS`] paths get series, the first ones. A program that makes a group for each request thus does not fill its recorder.
+//! - I1. The facade cannot remove a series, and a recorder may keep each one for ever. So the
+//!   gauges of a group that is no longer among the largest become NaN, and its counters stop.
+//! - I2. Only the first [`PATHS`] paths get series, so that a program that makes a group for each
+//!   request does not fill its recorder.
 
 use std::collections::{HashMap, HashSet};
 
 use memgroup::{Group, GroupId};
 use metrics::{counter, gauge};
 
-/// The most paths that get series while the server runs.
+/// The most paths that get series while the server is running.
 const PATHS: usize = 10_000;
 
 const GAUGES: [&str; 5] = [
@@ -49,7 +51,7 @@ impl Facade {
         }
     }
 
-    /// Whether a path has series, or gets them now.
+    /// Returns whether a path has series, and gives it series if there is room.
     fn has_series(&mut self, path: &str) -> bool {
         self.paths.contains(path) || self.paths.len() < PATHS && self.paths.insert(path.to_owned())
     }

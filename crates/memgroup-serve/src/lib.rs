@@ -7,15 +7,16 @@
 //!
 //! # Layers
 //!
-//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own
+//! line:
 //!
 //! - `pace`, `token`, `config`: the share of a CPU, settings.
 //! - `problem`, `route`, `access`: the parts of a request, and the right that it has.
-//! - `account`, `actions`, `snapshots`, `conn`, `listen`: bytes, threads, values and connections, each
-//!   with its bound.
+//! - `account`, `actions`, `snapshots`, `conn`, `listen`: bytes, threads, values and connections,
+//!   each with its bound.
 //! - `report`, `sample`, `log`, `app`: the values that requests share, and lines about them.
-//! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that makes
-//!   them, the thread.
+//! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that
+//!   makes them, the thread.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,10 +1,13 @@
-//! Listen: the Unix socket, made so that no other user can connect at any moment, and the TCP address.
+//! Listen: the Unix socket, created so that no other user can connect at any moment, and the TCP
+//! address.
 //!
-//! - I1. A socket is bound in a new folder of mode 0700 beside its path, gets mode 0600, and is then moved to its path. So it is never there with a
-//!   wider mode.
-//! - I2. A server holds a lock on `<path>.lock` while it lives. A server that does not get the lock leaves the socket alone. The system drops the lock
-//!   when the process ends in whatever way. A lock file of another user is refused: that user could hold the lock for ever.
-//! - I3. With the lock, a socket that is there is replaced only if it refuses a connection: no server answers.
+//! - I1. A socket is bound in a new folder of mode 0700 beside its path, gets mode 0600, and is
+//!   then moved to its path. So it never exists at its path with a wider mode.
+//! - I2. A server holds a lock on `<path>.lock` while it lives. A server that doesn't get the lock
+//!   leaves the socket alone. The operating system drops the lock when the process ends, however it
+//!   ends. A lock file of another user is refused, because that user could hold the lock for ever.
+//! - I3. With the lock held, an existing socket is replaced only if it refuses a connection, which
+//!   shows that no server uses it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -15,7 +18,8 @@ use std::os::unix::fs::{
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a socket's path that all systems take, less those of the folder in which it is bound.
+/// The longest path of a socket that all systems accept, minus the folder in which the socket is
+/// bound.
 const PATH_MAX: usize = 90;
 
 /// The reason why a server does not listen.
@@ -65,12 +69,12 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Adds the act to an error of the system.
+/// Adds what was attempted to an error of the operating system.
 fn doing<T>(result: io::Result<T>, act: impl FnOnce() -> String) -> Result<T, ListenError> {
     result.map_err(|error| ListenError::Io(act(), error))
 }
 
-/// A socket that is removed when it is dropped, if it is still this one.
+/// A socket that is removed on drop, unless another one has replaced it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) path: PathBuf,
@@ -78,33 +82,34 @@ pub(crate) struct Socket {
     _lock: Lock,
 }
 
-/// A lock on a file beside the socket; the file is removed with it.
+/// A lock on a file beside the socket. The file is removed together with the lock.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
     file: File,
 }
 
-/// How often a lock file is opened that is replaced each time.
+/// How often the lock file is opened if another program replaces it each time.
 const TRIES: usize = 16;
 
 impl Lock {
-    /// Takes the lock of the socket at `socket`. Tests pass `between` to act when the file is open but
-    /// not yet locked.
+    /// Takes the lock of the socket at `socket`. Tests pass `between` to act when the file is open
+    /// but not yet locked.
     fn take(socket: &Path, mut between: impl FnMut()) -> Result<Lock, ListenError> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
         let listen = || format!("listen on {}", socket.display());
         for _ in 0..TRIES {
-            // Before it is opened: in a folder where all users write, the system may refuse to open it.
+            // Checked before the file is opened, because in a folder that all users may write, the
+            // system may refuse to open it.
             check_owner(&path, fs::symlink_metadata(&path).ok())?;
             let file = OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(false)
                 .mode(0o600)
-                // A pipe without a reader is refused at once.
+                // `O_NONBLOCK`: opening a pipe without a reader fails at once.
                 .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
                 .open(&path);
             let file = doing(file, listen)?;
@@ -117,7 +122,7 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => return Err(ListenError::Taken(socket.to_owned())),
                 Err(TryLockError::Error(error)) => return Err(ListenError::Io(listen(), error)),
             }
-            // The holder before may have removed the file after it was opened here.
+            // The previous holder may have removed the file after it was opened here.
             if id(&path).ok() == Some(id_opened) {
                 return Ok(Lock { path, file });
             }
@@ -162,7 +167,7 @@ impl Drop for Socket {
     }
 }
 
-/// A folder that is removed when it is dropped.
+/// A folder that is removed on drop.
 struct Private(PathBuf);
 
 impl Private {
@@ -200,7 +205,7 @@ pub(crate) fn unix(path: &Path) -> Result<(UnixListener, Socket), ListenError> {
     Ok((listener, Socket { path: path.to_owned(), id, _lock: lock }))
 }
 
-/// Whether a socket may be put at the path: nothing is there, or a socket that no server answers.
+/// Checks that a socket may be put at the path: nothing is there, or a socket that no server uses.
 fn check_free(path: &Path) -> Result<(), ListenError> {
     let listen = || format!("listen on {}", path.display());
     match fs::symlink_metadata(path) {
@@ -218,7 +223,8 @@ fn check_free(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Whether a server answers at the socket, or may: one that accepts nothing has a full queue, and counts.
+/// Returns whether a server uses the socket. A server that accepts nothing and has a full queue
+/// counts.
 fn answers(path: &Path) -> io::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     match runtime.block_on(tokio::net::UnixStream::connect(path)) {

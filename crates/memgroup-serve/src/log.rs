@@ -1,8 +1,11 @@
 //! Log: lines by `tracing` for control actions, refusals, throttles and kills.
 //!
-//! - B1. A group has one line about its limits in [`QUIET`] at most. A line has the numbers since the last one, so none is lost while the group lives.
-//! - B2. [`GROUPS`] groups have lines of their own within that time. The refusals of others are summed in one line.
-//! - B3. Requests to control without the right have ten lines a second at most. A line has the number of those before it that have none.
+//! - B1. A group has at most one line about its limits in [`QUIET`]. A line has the counts since
+//!   the previous line, so none is lost while the group lives.
+//! - B2. At most [`GROUPS`] groups have lines of their own within that time. The counts of the
+//!   others are summed in one line.
+//! - B3. Requests to control without the right have at most ten lines a second. A line says how
+//!   many requests before it have no line.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -41,13 +44,15 @@ pub(crate) fn kill(kill: &KillReport) {
     }
 }
 
-/// Logs a request to control by a client without the right, unless there were many such lines in this second.
+/// Logs a request to control by a client without the right, unless there were many such lines in
+/// this second.
 pub(crate) fn denied(limiter: &Limiter, client: &impl fmt::Display, act: &str, problem: &Problem) {
     let Some(more) = limiter.pass(Instant::now()) else { return };
     tracing::warn!(target: "memgroup::control", %client, act, reason = problem.detail, more, "denied");
 }
 
-/// Lets [`Limiter::LINES`] lines a second pass: a client without a right must not fill the log.
+/// Lets [`Limiter::LINES`] lines a second pass, because a client without a right must not fill the
+/// log.
 #[derive(Debug, Default)]
 pub(crate) struct Limiter(Mutex<Window>);
 
@@ -55,14 +60,14 @@ pub(crate) struct Limiter(Mutex<Window>);
 struct Window {
     began: Option<Instant>,
     passed: u32,
-    /// Lines that did not pass since the last one that did.
+    /// Lines that were suppressed since the last one that passed.
     more: u64,
 }
 
 impl Limiter {
     const LINES: u32 = 10;
 
-    /// How many lines before this one did not pass; `None` if this one does not.
+    /// Returns how many lines before this one were suppressed, or `None` if this one is.
     fn pass(&self, now: Instant) -> Option<u64> {
         let mut window = self.0.lock();
         if window.began.is_none_or(|began| now.duration_since(began) >= Duration::from_secs(1)) {
@@ -82,7 +87,7 @@ const QUIET: Duration = Duration::from_secs(10);
 /// The most groups with lines of their own within that time.
 const GROUPS: usize = 1000;
 
-/// A group that has had a line.
+/// A group that has had a line recently.
 struct Line {
     // Not a handle: it would keep the place of a removed group.
     group: WeakGroup,
@@ -95,7 +100,7 @@ struct Line {
 pub(crate) struct Log {
     lines: HashMap<GroupId, Line>,
     memory: Statistics,
-    /// Those of groups without a line of their own.
+    /// Counts of groups without a line of their own.
     others: Counts,
     others_logged: Instant,
 }
@@ -106,7 +111,7 @@ impl Log {
         Log { lines, memory: hierarchy.memory(), others, others_logged: Instant::now() }
     }
 
-    /// A group has met its limits.
+    /// Notes that a group has met its limits, and logs it unless the group had a line recently.
     pub(crate) fn met(&mut self, group: &Group, met: &Met<'_>) {
         let now = Instant::now();
         if let Some(line) = self.lines.get_mut(&group.id()) {
@@ -145,7 +150,7 @@ impl Log {
     }
 }
 
-/// Writes a line about a group, one of each kind that there is.
+/// Writes the lines about a group, one for each kind of count.
 fn log(memory: &Statistics, group: &Group, counts: &Counts) {
     let path = group.path();
     let (usage_bytes, max_bytes) = group.usage_and_max();

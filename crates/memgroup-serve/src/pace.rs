@@ -1,12 +1,16 @@
 //! Pace: the part of one CPU that requests may take, and the rests of the server's thread.
 //!
-//! - I1. The budget pays all CPU time of the server's thread but that of its looks at the tree ([`Pace::exempt`]).
-//! - I2. With up to a third of a CPU, the thread rests after each short piece of its work. A tenant's thread on the same CPU waits for one piece then. Without
-//!   rests it waits for the turn that the system gives a thread: some milliseconds.
-//! - I3. Requests pass in the order in which they came. Each connection has one at a time, so a client with many requests does not keep the others out.
-//!   Of the requests without a right one at a time is in that queue, and the others wait behind it. So a client with a right waits for one of them, however many
-//!   connections strangers have.
-//! - B1. Some pieces grow with the tree: the list of its groups, the copy at the start of a snapshot, and the choice of groups for `/metrics`.
+//! - I1. The budget pays for all CPU time of the server's thread except that of its checks of the
+//!   tree ([`Pace::exempt`]).
+//! - I2. With up to a third of a CPU, the thread rests after each short piece of its work, so a
+//!   tenant's thread on the same CPU waits for one piece only. Without rests it would wait for the
+//!   time slice of the server's thread, which is some milliseconds.
+//! - I3. Requests pass in the order in which they came. Each connection has one at a time, so a
+//!   client with many requests does not keep the others out. Of the requests without a right, only
+//!   one at a time is in that queue, and the others wait behind it. So a client with a right waits
+//!   for at most one of them, however many connections strangers have.
+//! - B1. Some pieces of work grow with the tree: listing its groups, the copy at the start of a
+//!   snapshot, and choosing groups for `/metrics`.
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -16,18 +20,18 @@ use parking_lot::Mutex as PlainMutex;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// Time that requests may take at once after a pause.
+/// CPU time that requests may take in one burst after a pause.
 const BURST: Duration = Duration::from_millis(200);
 
 /// CPU time between two rests.
 const PIECE: Duration = Duration::from_micros(100);
-/// The largest part of a CPU with rests, in percent. A rest takes twice its time where the system wakes the thread late, and would keep the thread from
-/// a larger part.
+/// The largest share of a CPU with rests, in percent. If the system wakes the thread late, a rest
+/// takes twice its time, so the thread could not reach a larger share.
 const RESTFUL: u32 = 33;
-/// Bytes of a text that are written between two looks at the clock.
+/// Bytes of a text that are written between two readings of the clock.
 const TEXT: usize = 4 << 10;
 
-/// CPU time of this thread so far.
+/// Returns the CPU time of this thread so far.
 fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
@@ -38,7 +42,7 @@ fn thread_time() -> Duration {
 pub(crate) struct Pace {
     percent: u32,
     queue: Mutex<()>,
-    /// The queue of requests without a right, the first of which is in `queue`.
+    /// The queue of requests without a right. The first of them is in `queue`.
     strangers: Mutex<()>,
     state: PlainMutex<State>,
     /// The clock of the thread.
@@ -69,7 +73,8 @@ impl Pace {
         Pace { percent, queue: Mutex::new(()), strangers: Mutex::new(()), state, clock }
     }
 
-    /// [Rests](Pace::rest), and takes the CPU time since the last call off the budget. Returns the time from which the budget has something left.
+    /// [Rests](Pace::rest), and takes the CPU time since the last call off the budget. Returns the
+    /// time from which the budget is positive.
     pub(crate) fn settle(&self) -> Instant {
         self.rest();
         let (mut state, now) = (self.state.lock(), (self.clock)());
@@ -81,7 +86,8 @@ impl Pace {
         state.full_at - BURST * 100 / self.percent
     }
 
-    /// Rests, if the thread has worked for a piece since its last rest. Long work calls it often, where it holds no lock that another thread takes.
+    /// Rests if the thread has worked for a piece since its last rest. Long work must call this
+    /// often, but not while it holds a lock that another thread takes.
     pub(crate) fn rest(&self) {
         let (now, rest) = {
             let state = self.state.lock();
@@ -93,7 +99,7 @@ impl Pace {
             (now, self.rest_after(worked, passed))
         };
         if !rest.is_zero() {
-            // A thread that rests is at work in no group.
+            // A thread that rests isn't working in a group.
             let _outside = scope::leave();
             std::thread::sleep(rest);
         }
@@ -101,19 +107,20 @@ impl Pace {
         (state.rested, state.rested_at) = (now, std::time::Instant::now());
     }
 
-    /// How long the thread rests, which has `worked` within the time that has `passed` since its last rest.
+    /// Returns how long the thread should rest if it has `worked` within the time that has `passed`
+    /// since its last rest.
     fn rest_after(&self, worked: Duration, passed: Duration) -> Duration {
-        // The thread may have slept meanwhile, for want of work.
+        // The thread may have slept in between, because it had no work.
         let is_rested = passed >= worked + PIECE;
         if is_rested || self.percent > RESTFUL { Duration::ZERO } else { PIECE }
     }
 
-    /// A writer that settles while a long text is written to it.
+    /// Returns a writer that settles while a long text is written to it.
     pub(crate) fn writer<'a, W>(&'a self, text: &'a mut W) -> Writer<'a, W> {
         Writer { text, pace: self, written: 0 }
     }
 
-    /// Calls `act`, which is no part of a request and has a bound of its own.
+    /// Calls `act`, which isn't part of a request and has a bound of its own.
     pub(crate) fn exempt<T>(&self, act: impl FnOnce() -> T) -> T {
         self.settle();
         let value = act();
@@ -121,16 +128,18 @@ impl Pace {
         value
     }
 
-    /// Waits until it is the turn of a request that has a right or not, and the budget has something left.
+    /// Waits until it is the turn of a request, which has a right or not, and the budget is
+    /// positive.
     pub(crate) async fn turn_of(&self, has_right: bool) {
         let _first = if has_right { None } else { Some(self.strangers.lock().await) };
         self.turn().await;
     }
 
-    /// Waits until it is the caller's turn, and the budget has something left.
+    /// Waits until it is the caller's turn, and the budget is positive.
     pub(crate) async fn turn(&self) {
         let _turn = self.queue.lock().await;
-        // A wait costs CPU time, too. So it ends when a piece or less is to be paid.
+        // Waiting costs CPU time as well, so the wait ends when at most one piece remains to be
+        // paid.
         let little = PIECE * 100 / self.percent;
         loop {
             let free_at = self.settle();
@@ -142,11 +151,11 @@ impl Pace {
     }
 }
 
-/// A text, and the pace at which it is written.
+/// A text, written at the server's pace.
 pub(crate) struct Writer<'a, W> {
     text: &'a mut W,
     pace: &'a Pace,
-    /// Bytes since the last look at the clock.
+    /// Bytes since the clock was last read.
     written: usize,
 }
 
@@ -178,7 +187,7 @@ impl<W: io::Write> io::Write for Writer<'_, W> {
     }
 }
 
-/// How often `act` settles with the budget that it gets. The clock stands still.
+/// Returns how often `act` settles with the budget that it gets. The clock stands still.
 #[cfg(test)]
 pub(crate) fn settles_of(act: impl FnOnce(&std::sync::Arc<Pace>)) -> u32 {
     thread_local! {

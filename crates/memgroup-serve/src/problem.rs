@@ -4,15 +4,16 @@ use http::StatusCode;
 use memgroup::{ChargeError, FileError, FileProblem, GroupError};
 use serde::Serialize;
 
-/// The code of a problem that is a lack of memory for the answer.
+/// The code of the problem that there is no memory for the answer.
 pub(crate) const NO_MEMORY: &str = "no_memory";
 
-/// The code of a problem that is a write to a file that can only be read.
+/// The code of the problem that a file can only be read.
 pub(crate) const READ_ONLY: &str = "file_is_read_only";
 
-/// An error that a client is told.
+/// An error in the form that a client gets.
 ///
-/// `type` stays `about:blank`, which says that the status has the meaning of HTTP. `code` tells programs the kind of the error.
+/// `type` stays `about:blank`, which means that the status has the meaning that HTTP gives it.
+/// `code` identifies the kind of error for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Problem {
     pub(crate) title: &'static str,
@@ -26,7 +27,7 @@ pub(crate) struct Problem {
     pub(crate) file: Option<Box<str>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allowed: Vec<String>,
-    /// Seconds after which it may help to try again.
+    /// Seconds after which trying again may help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_s: Option<u32>,
 }

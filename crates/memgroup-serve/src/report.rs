@@ -1,4 +1,4 @@
-//! Report: kills and waits of the engine in the form that clients get.
+//! Report: the engine's kills and waits in the form that clients get.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,7 +15,8 @@ pub(crate) fn unix_us(time: SystemTime) -> u64 {
     micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-/// A wait, with times as durations from `.1` on: an instant means nothing to another process.
+/// A wait, and the present time. Times become durations, because an instant means nothing to
+/// another process.
 pub(crate) struct Wait<'w>(pub(crate) &'w WaitReport, pub(crate) Instant);
 
 impl Serialize for Wait<'_> {

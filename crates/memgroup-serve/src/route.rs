@@ -1,10 +1,10 @@
-//! Route: each path that the server answers, with the right that it needs, and what a request names: the
-//! group, the file, the query.
+//! Route: each path that the server answers, with the right that it needs, and what a request
+//! names: the group, the file, the query.
 //!
-//! - I1. Each part of a path is decoded once, and has no slash afterwards, so a request names a group only by
-//!   the group's own path.
-//! - I2. A text that cannot be decoded is refused, never repaired: `%zz`, `%` at the end, bytes that are not
-//!   UTF-8, an empty part.
+//! - I1. Each part of a path is decoded once, and has no slash afterwards, so a request names a
+//!   group only by the group's own path.
+//! - I2. A text that cannot be decoded is refused, never repaired: `%zz`, `%` at the end, bytes
+//!   that are not UTF-8, an empty part.
 
 use http::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
@@ -14,11 +14,11 @@ use crate::problem::Problem;
 /// The right that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Right {
-    /// No right: the answer is a file of the page, and has no figures.
+    /// No right: the answer is a file of the page, which has no figures.
     Nothing,
     /// The right to read all figures of the tree.
     Read,
-    /// The right to write files, to create groups, and to remove them.
+    /// The right to write files, and to create and remove groups.
     Control,
 }
 
@@ -54,15 +54,16 @@ pub(crate) struct PageFile {
     pub(crate) text: &'static str,
 }
 
-/// The policy of all answers: the page loads nothing from elsewhere, and runs no code but its own files.
+/// The policy of all answers: the page loads nothing from elsewhere, and runs no code but its own
+/// files.
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                                  img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A path, a method, and the right that a request for it needs.
+/// A path, a method, and the right that such a request needs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Route {
-    /// The method. `HEAD` is answered as `GET` is.
+    /// The method. `HEAD` is answered like `GET`.
     pub method: &'static str,
     /// The path; `<path>` stands for the parts of a group's path, `<file>` for the name of a file.
     pub path: &'static str,
@@ -91,7 +92,8 @@ impl Route {
     }
 }
 
-/// All routes. A request for another path is answered with status 404, and one with another method with status 405.
+/// All routes. A request for another path is answered with status 404, and one with another method
+/// with status 405.
 pub const ROUTES: &[Route] = &[
     page!("/", "html", "index.html"),
     page!("/style.css", "css", "style.css"),
@@ -118,10 +120,10 @@ pub const ROUTES: &[Route] = &[
 
 const GROUPS: &str = "/v1/groups";
 
-/// The name of the most groups of an answer, in a query.
+/// The name of a query's number of groups.
 pub(crate) const LIMIT: &str = "limit";
 
-/// The rest of a path below [`GROUPS`].
+/// Returns the rest of a path below [`GROUPS`].
 fn below_groups(path: &str) -> Option<&str> {
     path.strip_prefix(GROUPS).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -131,7 +133,7 @@ impl Route {
         if self.path.starts_with(GROUPS) { below_groups(path).is_some() } else { self.path == path }
     }
 
-    /// The route of a request.
+    /// Finds the route of a request.
     pub(crate) fn find(method: &Method, path: &str) -> Result<&'static Route, Problem> {
         let method = if method == Method::HEAD { "GET" } else { method.as_str() };
         if let Some(route) = ROUTES.iter().find(|route| route.method == method && route.has(path)) {
@@ -152,7 +154,7 @@ impl Route {
     }
 }
 
-/// The parts of the path of a request for a group.
+/// Reads the path of a request for a group.
 pub(crate) fn parts(path: &str) -> Result<Parts, Problem> {
     Parts::parse(below_groups(path).unwrap_or_default())
 }
@@ -161,12 +163,13 @@ pub(crate) fn parts(path: &str) -> Result<Parts, Problem> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parts {
     parts: Vec<String>,
-    /// Whether the path ends with a slash: then it names a group, also where its last part is the name of a file.
+    /// Whether the path ends with a slash. If so, it names a group even if its last part is the
+    /// name of a file.
     is_closed: bool,
 }
 
 impl Parts {
-    /// Reads the rest of a path after `/v1/groups`: nothing, or a slash and more.
+    /// Reads the rest of a path after `/v1/groups`, which is empty or begins with a slash.
     pub(crate) fn parse(rest: &str) -> Result<Parts, Problem> {
         let Some(inner) = rest.strip_prefix('/').filter(|inner| !inner.is_empty()) else {
             return Ok(Parts { parts: Vec::new(), is_closed: true });
@@ -176,12 +179,13 @@ impl Parts {
         Ok(Parts { parts, is_closed })
     }
 
-    /// The path of the group that all parts name.
+    /// Returns the path of the group that all parts name.
     pub(crate) fn group(&self) -> String {
         join(&self.parts)
     }
 
-    /// The path of a group, and the last part as the name of its file. `None` if there is no part, or a slash at the end.
+    /// Returns the path of a group, and the last part as the name of its file. Returns `None` if
+    /// there is no part, or a slash at the end.
     pub(crate) fn group_and_file(&self) -> Option<(String, &str)> {
         let (file, parts) = self.parts.split_last().filter(|_| !self.is_closed)?;
         Some((join(parts), file))
@@ -213,7 +217,7 @@ fn decode_part(part: &str, whole: &str) -> Result<String, Problem> {
     Ok(text)
 }
 
-/// Decodes `%XX`. `None` where that is not possible.
+/// Decodes `%XX`. Returns `None` if the text is malformed.
 fn decode(text: &str) -> Option<String> {
     let is_hex = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_hexdigit);
     let is_valid =
@@ -222,7 +226,7 @@ fn decode(text: &str) -> Option<String> {
     decoded.ok().filter(|_| is_valid).map(|text| text.into_owned())
 }
 
-/// The values of a query by their names, of which `allowed` are known.
+/// Returns the values of a query with their names, which must be among `allowed`.
 pub(crate) fn query(
     text: Option<&str>,
     allowed: &[&'static str],
@@ -233,7 +237,7 @@ pub(crate) fn query(
         let name = decode(key).and_then(|name| allowed.iter().find(|known| **known == name));
         name.copied().zip(decode(value)).ok_or_else(|| {
             let known = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
-            // Without the value, which may be a token that the client put here.
+            // The value isn't shown, because a client may have put a token there.
             let detail = format!("{key:?} with its value is no part of this query; its names: {known}");
             Problem::bad("invalid_query", detail).allowed(allowed.iter().copied())
         })

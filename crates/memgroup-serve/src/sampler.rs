@@ -1,9 +1,12 @@
-//! Sampler: the task that looks at the tree, for events, history, log lines and the facade `metrics`.
+//! Sampler: the task that checks the tree, for events, history, log lines and the facade `metrics`.
 //!
-//! It asks for the root's counts of events ten times a second, which is a few loads. Where they changed, and each second, it looks at all groups. It
-//! subscribes to no events: a delivery would run callbacks of the program on the server's thread, and a wait makes each event take a lock.
+//! Ten times a second it reads the root's counts of events, which is a few loads. If they changed,
+//! and once each second, it checks all groups. It does not subscribe to events, because a delivery
+//! would run the program's callbacks on the server's thread, and a wait makes each event take a
+//! lock.
 //!
-//! - B1. Looks at all groups take a twentieth of the server's time at most: the next one waits twenty times as long as the last one took.
+//! - B1. Checks of all groups take at most a twentieth of the server's time, because the next one
+//!   waits twenty times as long as the last one took.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,13 +23,13 @@ use crate::report::{Kill, unix_us};
 use crate::sample::{Groups, Kills, Samples, largest};
 use crate::snapshots::Found;
 
-/// Time between two looks at the root's events.
+/// Time between two reads of the root's events.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Looks at the root's events between two samples of the history.
+/// Reads of the root's events between two samples of the history.
 const SAMPLE: u32 = 10;
-/// Groups that are looked at between two looks at the clock.
+/// Groups that are checked between two readings of the clock.
 const GROUPS_A_PIECE: usize = 32;
-/// How much longer than a look at all groups the pause after it is.
+/// How many times longer than a check of all groups the pause after it is.
 const PAUSE: u32 = 20;
 
 /// The task.
@@ -38,9 +41,9 @@ pub(crate) struct Sampler {
     #[cfg(feature = "metrics")]
     facade: Facade,
     root: Group,
-    /// The root's counts of events at the last look at all groups.
+    /// The root's counts of events at the last check of all groups.
     events: memgroup::Events,
-    /// Before that no look at all groups is made.
+    /// The next check of all groups must not begin before this time.
     not_before: Instant,
 }
 
@@ -60,7 +63,7 @@ impl Sampler {
         })
     }
 
-    /// Looks at the tree until the server is stopped.
+    /// Checks the tree until the server is stopped.
     pub(crate) async fn run(mut self) {
         self.begin();
         let mut ticks = tokio::time::interval(PERIOD);
@@ -81,7 +84,7 @@ impl Sampler {
         }
     }
 
-    /// Takes note of all that happened before.
+    /// Records what happened before the server started, so that it isn't reported.
     fn begin(&mut self) {
         self.kills.begin(&self.app.hierarchy.kills());
         if let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups.get()) {
@@ -89,7 +92,8 @@ impl Sampler {
         }
     }
 
-    /// Looks at all groups. Returns `false` if there is no memory for their list. All counts only grow, so the next look finds what this one would have.
+    /// Checks all groups. Returns `false` if there is no memory for their list. No event is lost
+    /// then: counts only grow, so the next check finds what this one would have found.
     fn look(&mut self, events: memgroup::Events, is_sample: bool) -> bool {
         let began = Instant::now();
         let Ok(found) = Found::below(&self.root, &self.app.account, self.app.groups.get()) else {

@@ -1,19 +1,20 @@
 //! Server: the thread with its runtime, from the start to the stop.
 //!
-//! - I1. Everything that the server runs is polled in its group ([`InGroupExt`]), so that allocations and
-//!   time are charged there. Between two polls the thread is in no group: a thread in a group counts as
-//!   working, and would hide `full` pressure.
+//! - I1. Everything that the server runs is polled in its group (`InGroupExt`), so that
+//!   allocations and time are charged there. Between two polls the thread is in no group: a thread
+//!   in a group counts as working, and would hide `full` pressure.
 //!
 //! The promises of the server, and the code that keeps each one:
 //!
 //! | promise | kept by |
 //! |---|---|
 //! | bounded connections, and strangers give way first | `Conns::admit`, `List::victim` |
-//! | deadlines for slow clients | `Conn::deadline`, `Conn::until_cut`; for bodies `control::read_body` |
+//! | deadlines for slow clients | `Conn::until_cut`; for bodies `control::read_body` |
 //! | a client that does not read gives its memory back | `answer::with_room`, `Conns::cut_stalled` |
 //! | bounded requests | `serve` (head), `control::read_body` (body), `route::query` |
-//! | memory charged to the server's group before it is allocated | `Account`, `Chunks`, `App::new` (connections), `snapshots::take`, `Ring`, `Series` |
-//! | answers as fast as the client reads, with a bounded piece in memory | `AnswerBody`, `Tree::pop`, `Stream::run` |
+//! | memory of connections is charged before it is allocated | `App::new` |
+//! | memory of answers, too | `Account`, `Chunks`, `snapshots::take`, `Ring`, `Series` |
+//! | answers are made as fast as the client reads | `AnswerBody`, `Tree::pop`, `Stream::run` |
 //! | a share of one CPU, with rests | `Pace::turn_of`, `Pace::settle`, `Pace::rest` |
 //! | bounded checks of the tree | `Sampler::look`, `Pace::exempt` |
 //! | control while no thread can be started, or one hangs | `Actions::start`, `Actions::run` |
@@ -21,9 +22,9 @@
 //! | a socket that no other user can open or take | `listen::unix`, `Lock::take` |
 //! | a stop that leaves nothing behind | `Server::drop`, `Socket::drop`, `Actions::drop` |
 //!
-//! hyper keeps none of these but the limit of a head: its timer covers the head only, and a graceful
-//! shutdown waits for clients instead of ending them. Limits of `tower` bound requests, not connections or
-//! bytes.
+//! hyper keeps none of these but the limit of a head: its timer covers the head only, and a
+//! graceful shutdown waits for clients instead of ending them. Limits of `tower` bound requests,
+//! not connections or bytes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ use crate::listen::{self, ListenError, Socket};
 use crate::sampler::Sampler;
 use crate::token::Token;
 
-/// The most bytes of the head of a request, and of an answer that wait in a connection.
+/// The most bytes of a request's head, and of an answer that wait in a connection.
 const BUFFER: usize = 16 << 10;
 /// The most headers of a request.
 const HEADERS: usize = 64;
@@ -83,7 +84,7 @@ fn doing(act: &str) -> impl FnOnce(std::io::Error) -> StartError {
     move |error| StartError::Io(act.to_owned(), error)
 }
 
-/// A running server; from [`start`]. Dropping it stops it, as [`stop`](Server::stop) does.
+/// A running server; from [`start`]. Dropping it stops the server, as [`stop`](Server::stop) does.
 #[derive(Debug)]
 #[must_use = "dropping it stops the server"]
 pub struct Server {
@@ -92,11 +93,13 @@ pub struct Server {
     address: Option<SocketAddr>,
     socket: Option<PathBuf>,
     token: Option<Token>,
-    /// Dropped last: the group is removed when nothing of the server is charged any more.
+    /// Dropped last, because the group can only be removed when nothing of the server is charged
+    /// any more.
     _group: OwnedGroup,
 }
 
-/// Serves the figures and files of `hierarchy` on a thread of its own, until the returned value is stopped or dropped.
+/// Serves the figures and files of `hierarchy` on a thread of its own, until the returned value is
+/// stopped or dropped.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy};
@@ -111,8 +114,8 @@ pub struct Server {
 /// ```
 ///
 /// # Errors
-/// A listener cannot be made, or the system refuses a thread or random numbers. Or the server's group cannot be created or limited, or has no room. Nothing is
-/// left behind then.
+/// A listener cannot be made, the system refuses a thread or random numbers, or the server's group
+/// cannot be created or limited or has no room. Nothing is left behind in these cases.
 pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartError> {
     let owned = hierarchy.get_or_create_owned(&serve.group).map_err(StartError::Group)?;
     let group = (*owned).clone();
@@ -125,15 +128,16 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     let (stop, stopped) = watch::channel(false);
     let (tell, told) = mpsc::sync_channel(1);
     let hierarchy = hierarchy.clone();
-    // All of it happens on the new thread: the caller may be inside another runtime, where a runtime
-    // can neither block nor be dropped.
+    // All of it happens on the new thread: the caller may be inside another runtime, where a
+    // runtime can neither block nor be dropped.
     let run = move || match prepare(hierarchy, serve, Account { group }) {
         Ok((runtime, listeners, app, sampler)) => {
             // The caller waits for this message.
             let _told = tell.send(Ok((listeners.address, listeners.socket.as_ref().map(|s| s.path.clone()))));
             let group = app.account.group.clone();
             runtime.block_on(listeners.run(app, sampler, stopped).in_group(&group));
-            // The connections end with the runtime's tasks, and then the threads of control actions.
+            // The connections end with the runtime's tasks, and then the threads of control
+            // actions.
             drop(runtime);
         }
         Err(error) => _ = tell.send(Err(error)),
@@ -152,8 +156,8 @@ pub fn start(hierarchy: &Hierarchy, mut serve: Serve) -> Result<Server, StartErr
     }
 }
 
-/// Binds the listeners, starts the threads for control actions, lowers the priority of this thread, and
-/// makes what requests share.
+/// Binds the listeners, starts the threads for control actions, lowers the priority of this thread,
+/// and makes what requests share.
 fn prepare(
     hierarchy: Hierarchy,
     serve: Serve,
@@ -163,7 +167,8 @@ fn prepare(
     let has_control = serve.control_unix || serve.control_token.is_some();
     let actions = has_control.then(Actions::start).transpose();
     let actions = actions.map_err(doing("start the threads of control actions"))?;
-    // Only Linux has a niceness for each thread. If the system refuses, the priority stays as it is.
+    // Only Linux has a niceness for each thread. If the system refuses, the priority stays as it
+    // is.
     if cfg!(target_os = "linux") && serve.niceness > 0 {
         _ = rustix::process::nice(serve.niceness);
     }
@@ -175,36 +180,42 @@ fn prepare(
 }
 
 impl Server {
-    /// The address of the TCP listener, with the port that the system chose for port 0. `None` without one.
+    /// Returns the address of the TCP listener, with the port that the system chose for port 0, or
+    /// `None` without a listener.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The path of the Unix socket. `None` without one.
+    /// Returns the path of the Unix socket, or `None` without one.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         self.socket.as_deref()
     }
 
-    /// The token for reading by TCP, from [`Serve::token`](crate::Serve::token) or random. `None` without both. Show it to the operator only.
+    /// Returns the token for reading by TCP, which is random unless
+    /// [`Serve::token`](crate::Serve::token) was called. Returns `None` if there is no token. Show
+    /// it only to the operator.
     #[must_use]
     pub fn token(&self) -> Option<&Token> {
         self.token.as_ref()
     }
 
-    /// The address of the page for a browser, with the token in its fragment, which browsers do not send. `None` without a TCP listener.
+    /// Returns the address of the page for a browser, or `None` without a TCP listener. The token
+    /// is in the fragment of the address, which browsers do not send.
     ///
-    /// For a page that may control, put the token of [`Control::Token`](crate::Control::Token) there instead.
+    /// For a page that may control, replace it with the token of
+    /// [`Control::Token`](crate::Control::Token).
     #[must_use]
     pub fn page(&self) -> Option<String> {
         let (address, token) = (self.address?, self.token.as_ref()?);
         Some(format!("http://{address}/#token={}", token.secret()))
     }
 
-    /// Stops the server. It closes all connections, removes the socket, waits for the thread, and removes the server's group if the server made it.
+    /// Stops the server. It closes all connections, removes the socket, waits for the thread, and
+    /// removes the server's group if the server made it.
     ///
-    /// It waits up to five seconds for a control action that is under way, such as one that calls shrinkers.
+    /// It waits up to five seconds for a running control action, such as one that calls shrinkers.
     pub fn stop(self) {}
 }
 
@@ -288,14 +299,14 @@ where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let Ok((stream, peer)) = accepted else {
-        // The process may have no file descriptor left. The connection waits in the queue of the system.
+        // The process may have no file descriptor left. The connection waits in the system's queue.
         return tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let Some(conn) = app.conns.admit(app.serve.connections).await else { return };
     conn.set_right(matches!(peer, Peer::Unix { is_allowed: true, .. }));
     let served = serve(Arc::clone(app), stream, peer, conn, stopped.clone());
     tokio::spawn(served.in_group(&app.account.group));
-    // Its request may be there already.
+    // Its request may have arrived already, so let its task run.
     tokio::task::yield_now().await;
 }
 
@@ -313,7 +324,7 @@ where
     http.max_buf_size(BUFFER).max_headers(HEADERS);
     let connection = http.serve_connection(io, service);
     tokio::select! {
-        // An error is the client's, which is gone.
+        // An error means that the client is gone.
         _ = connection => {}
         () = conn.until_cut(&app.serve.times) => {}
         _ = stopped.wait_for(|stopped| *stopped) => {}

@@ -1,7 +1,8 @@
 //! Snapshots: values of the tree for answers, charged before they are made.
 //!
-//! - I1. An answer has as many groups as its client asks for, or those for which a quarter of the server's limit has room: the ones with the most usage.
-//!   So a tenant that makes groups takes no answer from the operator. The answer says how many groups it left out.
+//! - I1. An answer has as many groups as its client asks for, or as many as fit in a quarter of the
+//!   server's limit, and these are the ones with the most usage. So a tenant cannot make an
+//!   operator's answer fail by creating groups. The answer says how many groups it left out.
 //! - I2. A group is chosen before the groups below it.
 
 use std::cmp::Reverse;
@@ -16,16 +17,18 @@ use tokio::time::{Duration, Instant};
 use crate::account::{Account, uncounted};
 use crate::pace::Pace;
 
-/// The age up to which requests share a snapshot that another one still sends.
+/// A request shares the snapshot of another answer that is still being sent, if it isn't older than
+/// this.
 const SHARED_FOR: Duration = Duration::from_millis(250);
 
-/// Bytes for each group while the groups are found, with a name of usual length.
+/// Bytes for each group while the groups are listed, with a name of usual length.
 const FINDING: usize = 384;
 
 /// Bytes for each group that was found, while groups are chosen and read.
 const FOUND: usize = 160;
 
-/// The part of the server's limit that the groups of one answer take at most, unless its client asks for more.
+/// The groups of one answer take at most the server's limit divided by this, unless its client asks
+/// for more.
 const PART: u64 = 4;
 
 /// A snapshot with its charge.
@@ -37,18 +40,20 @@ pub(crate) struct Held {
     _charge: Charge,
 }
 
-/// A snapshot that an answer has, when it was taken, and the number of groups that its client asked for.
+/// The snapshot of an answer, the time at which it was taken, and the number of groups that its
+/// client asked for.
 type Last = (Weak<Held>, Instant, Option<usize>);
 
-/// The snapshot of the whole tree that was made last, while an answer has it.
+/// The last snapshot of the whole tree, as long as an answer uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     last: Mutex<Option<Last>>,
 }
 
 impl Snapshots {
-    /// A snapshot of the whole tree, which has some `groups`. It has `most` groups, if the client asks for a number. It may be one that another answer has,
-    /// if that is a quarter of a second old at most.
+    /// Returns a snapshot of the whole tree, which has about `groups` groups. If the client asks
+    /// for a number, the snapshot has the `most` largest ones. Another answer may use the same
+    /// snapshot if it is at most a quarter of a second old.
     pub(crate) fn tree(
         &self,
         hierarchy: &Hierarchy,
@@ -67,7 +72,7 @@ impl Snapshots {
         Ok(held)
     }
 
-    /// Has the next request take a snapshot of its own: a client has changed the tree.
+    /// Makes the next request take a snapshot of its own, because a client has changed the tree.
     pub(crate) fn forget(&self) {
         *self.last.lock() = None;
     }
@@ -80,7 +85,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Finds the groups of a part of the tree, which has some `groups`.
+    /// Lists the groups of a part of the tree, which has about `groups` groups.
     pub(crate) fn below(top: &Group, account: &Account, groups: usize) -> Result<Found, ChargeError> {
         let mut charge = account.charge(((groups + groups / 8 + 1) * FINDING) as u64)?;
         let reader = uncounted(|| top.snapshot_reader());
@@ -94,15 +99,16 @@ impl Found {
         groups.filter(|(at, _)| self.reader.is_online(*at)).map(|(_, group)| group)
     }
 
-    /// The positions of the `most` groups with the most usage, of those that are `wanted`, in ascending order. The first group is always among them. A group
-    /// counts as large as the largest one below it, so that it is chosen before that one although both change meanwhile (I2). Of two with the same usage
-    /// the first one is chosen.
+    /// Returns the positions of the `most` groups with the most usage, among those that are
+    /// `wanted`, in ascending order. The first group is always one of them. A group counts as large
+    /// as the largest group below it, so it is chosen before that one even if both change in the
+    /// meantime (I2). Of two groups with the same usage, the first one is chosen.
     pub(crate) fn largest(&self, most: usize, wanted: impl Fn(usize) -> bool) -> Vec<usize> {
         choose(self.reader.groups().map(Group::usage).collect(), |at| self.reader.parent(at), most, wanted)
     }
 }
 
-/// As [`Found::largest`], of groups with this usage.
+/// Does the work of [`Found::largest`] for groups with this usage.
 fn choose(
     mut usage: Vec<u64>,
     parent: impl Fn(usize) -> Option<usize>,
@@ -125,7 +131,8 @@ fn choose(
     ranked
 }
 
-/// A snapshot of a part of the tree, which has some `groups`. It has the `most` largest of them; as many as there is room for if no number is asked for.
+/// Takes a snapshot of a part of the tree, which has about `groups` groups. The snapshot has the
+/// `most` largest of them, or as many as there is room for if the client asks for no number.
 pub(crate) fn take(
     hierarchy: &Hierarchy,
     top: &Group,
@@ -147,7 +154,8 @@ pub(crate) fn take(
     Ok(Held { snapshot, frame, _charge: charge })
 }
 
-/// Serialises a snapshot without its groups. A name that holds the key's text has its quotes escaped, so the first one found is the key.
+/// Serialises a snapshot without its groups. If a name contains the text of the key, its quotes are
+/// escaped, so the first match is the key.
 fn frame(snapshot: &mut Snapshot) -> (String, String) {
     const GROUPS: &str = "\"groups\":[";
     let groups = std::mem::take(&mut snapshot.groups);
@@ -164,7 +172,7 @@ pub(crate) fn statistics(hierarchy: &Hierarchy) -> usize {
     subsystems.filter_map(|name| hierarchy.statistics(name)).map(|one| one.stats().len()).sum()
 }
 
-/// Bytes of one group in a snapshot, by the lengths of paths that are usual.
+/// Bytes of one group in a snapshot, with paths of usual length.
 pub(crate) fn bytes_of_group(hierarchy: &Hierarchy) -> u64 {
     const NAMES: usize = 128;
     (size_of::<GroupSnapshot>() + 16 * statistics(hierarchy) + NAMES) as u64
@@ -274,7 +282,7 @@ mod tests {
         };
         let list = 1002 * FINDING as u64;
         assert!(refused(list / 2, 1002, None) >= list, "the list of all groups at once");
-        // The last look found two groups.
+        // The last check found two groups.
         assert_eq!(refused(100_000, 2, None), (1002 * FOUND - 3 * FINDING) as u64);
         let groups = 1002 * bytes_of_group(&hierarchy);
         assert_eq!(refused(groups, 1002, Some(5000)), groups, "all groups that the client asks for, at once");

@@ -1,4 +1,4 @@
-//! Token: a secret that stands for a right.
+//! Token: a secret that grants a right.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -11,27 +11,28 @@ use subtle::ConstantTimeEq as _;
 /// The fewest and the most bytes of a token.
 const LEN: std::ops::RangeInclusive<usize> = 16..=256;
 
-/// A secret that a client sends in the header `Authorization: Bearer ...`. `Debug` does not show it.
+/// A secret that a client sends in the header `Authorization: Bearer ...`. `Debug` does not show
+/// it.
 #[derive(Clone)]
 pub struct Token(String);
 
-/// The fault of a text that is no [`Token`].
+/// The reason why a text is not a [`Token`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
     /// The text is too short for a secret, or too long for a header; its length in bytes.
     #[error("a token of {0} bytes: it needs {least} to {most}", least = LEN.start(), most = LEN.end())]
     Length(usize),
-    /// The text has this byte, which is no letter, no digit and none of `-._~+/=`.
+    /// The text has this byte, which is not a letter, a digit or one of `-._~+/=`.
     #[error("a token with the byte {:?}: it takes letters, digits and -._~+/=", char::from(*.0))]
     Byte(u8),
 }
 
 impl Token {
-    /// A token of 256 random bits, as 64 hexadecimal digits.
+    /// Makes a token of 256 random bits, written as 64 hexadecimal digits.
     ///
     /// # Errors
-    /// The system has no random numbers.
+    /// The operating system provides no random numbers.
     pub fn random() -> io::Result<Token> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)
@@ -39,7 +40,7 @@ impl Token {
         Ok(Token(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// A token from a text, such as one from a file of secrets.
+    /// Makes a token from a text, such as one from a file of secrets.
     ///
     /// ```
     /// use memgroup_serve::Token;
@@ -51,7 +52,8 @@ impl Token {
     /// ```
     ///
     /// # Errors
-    /// The text has less than 16 or more than 256 bytes, or a byte that [`TokenError::Byte`] describes.
+    /// The text has less than 16 or more than 256 bytes, or a byte that [`TokenError::Byte`]
+    /// describes.
     pub fn new(text: impl Into<String>) -> Result<Token, TokenError> {
         let text = text.into();
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte);
@@ -69,7 +71,8 @@ impl Token {
         &self.0
     }
 
-    /// Writes the secret and a newline to a new file of mode 0600. It removes a file or link at `path` first, and never writes through a link.
+    /// Writes the secret and a newline to a new file of mode 0600. It first removes a file or link
+    /// at `path`, and never writes through a link.
     ///
     /// # Errors
     /// The file cannot be removed, created or written.
@@ -83,7 +86,8 @@ impl Token {
         writeln!(file, "{}", self.0)
     }
 
-    /// Whether a client's text is this token. It takes the same time wherever the two differ.
+    /// Returns whether a client's text is this token. The time does not depend on where the two
+    /// differ.
     pub(crate) fn is(&self, text: &[u8]) -> bool {
         bool::from(self.0.as_bytes().ct_eq(text))
     }

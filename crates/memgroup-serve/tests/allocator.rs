@@ -1,4 +1,5 @@
-//! A server in a program with a global allocator that charges groups: no byte is counted twice, none stays.
+//! A server in a program with a global allocator that charges groups: no byte is counted twice,
+//! none stays.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -83,7 +84,8 @@ fn a_list_of_groups_takes_as_much_as_the_server_charges_for_it() {
     for number in 0..GROUPS {
         tenant.create(&format!("request-{number}")).unwrap();
     }
-    // As `FINDING` and `FOUND` in the source of the server; and what the allocator of a thread holds back.
+    // As `FINDING` and `FOUND` in the source of the server; and what the allocator of a thread
+    // holds back.
     let (finding, found, held_back) = (384 * GROUPS, 160 * GROUPS, 128 << 10);
     let own = hierarchy.create("/own").unwrap();
     let _scope = memgroup::scope::enter(&own);

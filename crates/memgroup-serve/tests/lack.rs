@@ -1,5 +1,5 @@
-//! A server in a process that has no threads or no descriptors left for a while. Each test is a process of its own, because it takes them from
-//! the whole process.
+//! A server in a process that has no threads or no descriptors left for a while. Each test is a
+//! process of its own, because it takes them from the whole process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,7 +15,8 @@ use memgroup_serve::{Control, Serve, StartError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use xtask::Watchdog;
 
-/// The user of the children: the system bounds the threads of a user other than root, in all its processes. So it is one that has no other process.
+/// The user of the children: the system bounds the threads of a user other than root, in all its
+/// processes. So it is one that has no other process.
 fn user() -> u32 {
     60_000 + std::process::id() % 5000
 }
@@ -87,8 +88,8 @@ fn program(folder: &Path) -> (Hierarchy, PathBuf, impl Fn() -> Serve) {
     (hierarchy, socket, serve)
 }
 
-/// Starts a server again and again, each time with one more of a resource, until it starts. Each start that fails says what it lacked, and leaves nothing.
-/// Returns what the starts lacked.
+/// Starts a server again and again, each time with one more of a resource, until it starts. Each
+/// start that fails says what it lacked, and leaves nothing. Returns what the starts lacked.
 fn starts_that_fail(folder: &Path, allow: impl Fn(u64)) -> BTreeSet<String> {
     let (hierarchy, socket, serve) = program(folder);
     let held = || ["fd", "task"].map(|kind| fs::read_dir(format!("/proc/self/{kind}")).map(Iterator::count));

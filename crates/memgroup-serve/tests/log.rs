@@ -1,4 +1,5 @@
-//! Lines of the log: each control action has one, and limits that are met have few. The subscriber is that of the whole process, so this is one test.
+//! Lines of the log: each control action has one, and limits that are met have few. The subscriber
+//! is that of the whole process, so this is one test.
 
 use std::io::{self, Read as _, Write};
 use std::os::unix::net::UnixStream;
@@ -108,7 +109,8 @@ fn acts_and_limits_have_lines() {
     }
     let line = lines.wait(&["memgroup::refusals", "group=\"/t\""]);
     assert!(line.contains("usage_bytes=0 max_bytes=100"), "{line}");
-    // The rest is told ten seconds later, in one line, though the server looks some twenty times meanwhile.
+    // The rest is told ten seconds later, in one line, though the server looks some twenty times
+    // meanwhile.
     while began.elapsed() < Duration::from_secs(2) {
         group.try_charge(101).unwrap_err();
         std::thread::sleep(Duration::from_millis(10));

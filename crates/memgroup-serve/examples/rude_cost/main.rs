@@ -1,10 +1,13 @@
-//! The cost of rude clients for the tenants: `cargo run --release -p memgroup-serve --example rude_cost`.
+//! The cost of rude clients for the tenants: `cargo run --release -p memgroup-serve --example
+//! rude_cost`.
 //!
-//! Two protected tenants have a request each 2 ms. A request charges 64 KiB, and parses and writes a JSON document of some 20 KB. The blocks
-//! of the document are charged to the tenant, too. Its time counts from the moment at which it was due. A third tenant works without a pause, and is refused at its limit.
+//! Two protected tenants have a request each 2 ms. A request charges 64 KiB, and parses and writes
+//! a JSON document of some 20 KB. The blocks of the document are charged to the tenant, too. Its
+//! time counts from the moment at which it was due. A third tenant works without a pause, and is
+//! refused at its limit.
 //!
-//! Rounds with all kinds of rude clients (`rude.rs`) and without any take turns. The clients are in another process. They name the server as it
-//! wants, and have the token for reading.
+//! Rounds with all kinds of rude clients (`rude.rs`) and without any take turns. The clients are in
+//! another process. They name the server as it wants, and have the token for reading.
 //!
 //! | option | default | sets |
 //! |---|---|---|
@@ -46,7 +49,8 @@ static ALLOCATOR: Allocator = Allocator::system();
 const ROUND: Duration = Duration::from_secs(3);
 /// Time at the beginning of a round that does not count.
 const WARM: Duration = Duration::from_secs(1);
-/// The server is at rest when it takes less than 6 % of this time. Its own looks at a large tree take up to 5 %.
+/// The server is at rest when it takes less than 6 % of this time. Its own looks at a large tree
+/// take up to 5 %.
 const LOOK: Duration = Duration::from_millis(500);
 const EACH: Duration = Duration::from_millis(2);
 const GOAL: f64 = 1.1;
@@ -188,7 +192,8 @@ fn main() -> Result<()> {
             other / one
         );
     }
-    // Another program that takes the CPUs for a while spoils the rounds of that time, and not the median.
+    // Another program that takes the CPUs for a while spoils the rounds of that time, and not the
+    // median.
     let [low, median, high] = [0.25, 0.5, 0.75].map(|share| percentile(&mut ratios, share));
     println!(
         "p99 with rude clients by that without, of rounds side by side: median {median:.3}, quartiles {low:.3} and {high:.3}"
@@ -232,7 +237,8 @@ impl Clients {
     /// Kills them. Returns the part of a CPU that they took, with threads that have ended.
     fn end(mut self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // The name, in brackets, may have spaces. After it, the times are the 12th and the 13th field.
+        // The name, in brackets, may have spaces. After it, the times are the 12th and the 13th
+        // field.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks = fields.skip(11).take(2).map(str::parse::<u64>).sum::<std::result::Result<u64, _>>()?;
         self.0.kill()?;

@@ -1,4 +1,5 @@
-//! A plain server, as a program would write it with the same libraries: each connection has a task, and nothing is bounded.
+//! A plain server, as a program would write it with the same libraries: each connection has a task,
+//! and nothing is bounded.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

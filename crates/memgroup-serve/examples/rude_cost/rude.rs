@@ -1,4 +1,5 @@
-//! Rude clients of a server. Each call of a kind opens connections, misuses them for about a second, and leaves them.
+//! Rude clients of a server. Each call of a kind opens connections, misuses them for about a
+//! second, and leaves them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -64,7 +65,8 @@ pub(crate) const FLOOD: &[Kind] = &[
     ("waits", |target| flood(target, &target.get("/v1/waits"))),
 ];
 
-/// Clients with the right to control, as fast as they can: they set a limit, and make and remove a group.
+/// Clients with the right to control, as fast as they can: they set a limit, and make and remove a
+/// group.
 pub(crate) const CONTROL: &[Kind] = &[
     ("settings", |target| flood(target, &(target.put("content-length: 7") + "1048576").repeat(50))),
     ("groups", |target| {
@@ -105,14 +107,16 @@ fn hold(target: &Target, count: usize, bytes: &str) {
     drop(held);
 }
 
-/// Sends the same bytes again and again for a second on some connections, by both listeners, and reads all answers.
+/// Sends the same bytes again and again for a second on some connections, by both listeners, and
+/// reads all answers.
 fn flood(target: &Target, bytes: &str) {
     let began = Instant::now();
     std::thread::scope(|threads| {
         for mut stream in open(target, 4, "") {
             threads.spawn(move || {
                 let mut answers = [0; 64 << 10];
-                // More is asked for when something was answered: the server does not read requests that wait behind unread answers.
+                // More is asked for when something was answered: the server does not read requests
+                // that wait behind unread answers.
                 while began.elapsed() < SECOND && stream.write_all(bytes.as_bytes()).is_ok() {
                     if !matches!(stream.read(&mut answers), Ok(1..)) {
                         break;

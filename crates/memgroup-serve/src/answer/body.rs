@@ -1,4 +1,4 @@
-//! Body: the bytes of an answer, made as fast as the client reads them.
+//! Body: the bytes of an answer, which are made as fast as the client reads them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub(crate) enum Content {
     Events(Events),
 }
 
-/// The body of an answer. It tells its connection when it begins and ends.
+/// The body of an answer. It notifies its connection when it begins and when it ends.
 #[derive(Debug)]
 pub(crate) struct AnswerBody {
     content: Content,
     app: Arc<App>,
     conn: Arc<Conn>,
-    /// A pause for other requests, while the answer is made.
+    /// A pause while the answer is made, in which other requests run.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -41,7 +41,7 @@ impl AnswerBody {
         AnswerBody { content, app, conn, pause: None }
     }
 
-    /// Waits while the server has spent its part of the CPU.
+    /// Waits while the server's share of the CPU is spent.
     fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let free_at = self.app.pace.settle();
         if self.pause.is_none() && free_at > tokio::time::Instant::now() {

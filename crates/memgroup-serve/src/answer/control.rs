@@ -1,7 +1,8 @@
 //! Control: acts that change the tree, each with a line in the log.
 //!
-//! - I1. An act runs on a thread of its own ([`Actions`](crate::actions::Actions)): it may call shrinkers and callbacks of the program, which may take
-//!   long. The server goes on meanwhile.
+//! - I1. An act runs on a thread of its own ([`Actions`](crate::actions::Actions)), because it may
+//!   call shrinkers and callbacks of the program, which may take long. The server answers other
+//!   requests in the meantime.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::log;
 use crate::problem::Problem;
 use crate::route::{Change, parts};
 
-/// The most bytes of the body of a request, which are a part of those of its connection. No text of a file has more.
+/// The most bytes of a request's body. They are part of the bytes charged for its connection. No
+/// text of a file is longer.
 const BODY: usize = 4096;
 
 /// An act that a request asks for.
@@ -112,7 +114,8 @@ impl Order {
     }
 }
 
-/// Creates a group and applies its settings. If they cannot be applied, the group is removed again, so that none is left without its limit.
+/// Creates a group and applies its settings. If they cannot be applied, the group is removed again,
+/// so that no group is left without its limit.
 fn create(
     hierarchy: &Hierarchy,
     path: &str,
@@ -120,7 +123,7 @@ fn create(
 ) -> Result<(), Problem> {
     let group = hierarchy.create(path)?;
     apply(&group).map_err(|error| {
-        // An error here is that another thread has removed it, or has created a group below it.
+        // This fails only if another thread has removed the group, or has created a group below it.
         let _gone = group.remove();
         Problem::new(StatusCode::CONFLICT, "not_applied", format!("failed to {error}")).group(path)
     })
@@ -171,7 +174,7 @@ pub(super) async fn act(
     Ok(answer)
 }
 
-/// Refuses the path of a file, for an act on a group.
+/// Refuses the path of a file for an act on a group.
 fn check_group(hierarchy: &Hierarchy, path: &str) -> Result<(), Problem> {
     let parts = parts(path)?;
     let Some((group, file)) = parts.group_and_file() else { return Ok(()) };
@@ -184,7 +187,7 @@ fn check_group(hierarchy: &Hierarchy, path: &str) -> Result<(), Problem> {
     Err(Problem::bad("names_a_file", detail).group(&group).file(file))
 }
 
-/// The order as a line of a log has it.
+/// Formats the order for a line of the log.
 fn order_text(order: &Order) -> String {
     match order {
         Order::Write { path, file, text } => {

@@ -1,7 +1,9 @@
-//! Events: a stream of server-sent events, which goes on after the last one that the client got.
+//! Events: a stream of server-sent events, which resumes after the last event that the client got.
 //!
-//! - I1. A stream has a position in the ring, and no queue of its own. A client that reads slowly gets a gap, and costs no memory.
-//! - I2. An id has the start of the server before the number. After a restart a client gets a gap, and never an event of other numbers.
+//! - I1. A stream has a position in the ring, and no queue of its own. So a client that reads
+//!   slowly costs no memory, and gets a gap.
+//! - I2. An id has the time of the server's start before the number. So after a restart a client
+//!   gets a gap, and never events of another numbering.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,9 +26,10 @@ use crate::sample::Ring;
 const KIND: &str = "text/event-stream";
 /// The most bytes of the texts that are sent at once.
 const PIECE: usize = 16 << 10;
-/// Bytes of the pieces of a stream: one that is made, one that waits, one that is written.
+/// Bytes of the pieces of a stream: one being made, one waiting, and one being written.
 const STREAM: u64 = 3 * 2 * PIECE as u64;
-/// Time after which a silent stream sends a comment, so that a client sees that the server lives, and a client that is gone is found.
+/// Time after which a silent stream sends a comment. It shows a client that the server is alive,
+/// and finds clients that are gone.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// The receiving end of the task that makes the pieces.
@@ -53,7 +56,7 @@ enum Begin {
     Oldest,
     /// After this event.
     After(u64),
-    /// After an event of a server before this one.
+    /// After an event of an earlier server.
     Restarted,
 }
 
@@ -96,7 +99,7 @@ pub(super) fn events(app: &Arc<App>, headers: &HeaderMap, after: Option<&str>) -
     Ok(Answer::new(KIND, Content::Events(Events(received))))
 }
 
-/// The task that makes the pieces of a stream. It ends when the client is gone.
+/// The task that makes the pieces of a stream, until the client is gone.
 struct Stream {
     app: Arc<App>,
     boot: u64,
@@ -132,7 +135,7 @@ impl Stream {
         }
     }
 
-    /// Adds the events from a number on, and returns the number that comes next.
+    /// Adds the events from a number on, and returns the number of the next event.
     fn add(&self, ring: &Ring, from: u64, text: &mut String) -> u64 {
         let after = ring.from(from, PIECE);
         let mut next = from + after.lost;
@@ -149,12 +152,13 @@ impl Stream {
         next
     }
 
-    /// The text of a gap before the event `next`.
+    /// Formats a gap before the event `next`.
     fn gap(&self, next: u64, lost: &str) -> String {
         format!("id: {}-{}\nevent: gap\ndata: {{\"lost\":{lost}}}\n\n", self.boot, next - 1)
     }
 
-    /// Waits for an event. Returns the text of a silence, or `None` when the client is gone.
+    /// Waits for an event. Returns the text to send, which is a comment after a silence, or `None`
+    /// when the client is gone.
     async fn wait(&self, news: &mut watch::Receiver<u64>) -> Option<&'static str> {
         tokio::select! {
             () = self.pieces.closed() => None,

@@ -57,7 +57,8 @@ pub(super) fn about(app: &App, right: Right) -> Result<Answer, Problem> {
 /// Bytes of a wait and of the temporary values for it, with paths of usual lengths.
 const WAIT: u64 = 2 * size_of::<WaitReport>() as u64 + 256;
 
-/// Every wait, the longest first. The engine counts waits for memory; of the others there are about as many as at the last request.
+/// Answers with every wait, the longest first. The engine counts waits for memory; the number of
+/// the others is estimated by the last request's.
 pub(super) fn waits(app: &App) -> Result<Answer, Problem> {
     let count = app.hierarchy.root().waiters().now.max(app.waits.get());
     let mut charge = app.account.charge(count as u64 * WAIT)?;
@@ -68,7 +69,7 @@ pub(super) fn waits(app: &App) -> Result<Answer, Problem> {
     Answer::json(app, &Waits { waits: &waits, now })
 }
 
-/// Waits, each made when it is written.
+/// Waits, each serialised on its own.
 struct Waits<'w> {
     waits: &'w [WaitReport],
     now: Instant,
@@ -80,14 +81,15 @@ impl Serialize for Waits<'_> {
     }
 }
 
-/// The last kills, the oldest first.
+/// Answers with the last kills, the oldest first.
 pub(super) fn kills(app: &App) -> Result<Answer, Problem> {
     let (kills, now_unix_us) = (app.hierarchy.kills(), unix_us(SystemTime::now()));
     let kill = |report| Kill { report, now_unix_us, number: None };
     Answer::json(app, &kills.iter().map(kill).collect::<Vec<_>>())
 }
 
-/// The history of the groups that a query names; of all that have one if it names none.
+/// Answers with the history of the groups that a query names, or of all groups that have one if it
+/// names none.
 pub(super) fn history(app: &App, paths: &[String]) -> Result<Answer, Problem> {
     let state = app.samples.history.state.lock();
     let selected = state.of(paths);

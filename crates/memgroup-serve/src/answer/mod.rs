@@ -60,7 +60,7 @@ impl Answer {
 }
 
 impl From<Problem> for Answer {
-    /// A problem is small, and is told without a charge: its connection has one.
+    /// A problem is small and isn't charged: the charge of its connection covers it.
     fn from(problem: Problem) -> Answer {
         let text = serde_json::to_vec(&problem).unwrap_or_default();
         let mut answer = Answer::new("application/problem+json", Content::Fixed(Bytes::from(text)));
@@ -72,7 +72,8 @@ impl From<Problem> for Answer {
             answer.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
         }
         if problem.status == StatusCode::METHOD_NOT_ALLOWED {
-            // A file that can only be read lists the names of other files.
+            // For a file that can only be read, `allowed` has the names of other files, not
+            // methods.
             let is_read = problem.allowed.is_empty() || problem.file.is_some() && problem.code == READ_ONLY;
             let methods = if is_read { "GET".to_owned() } else { problem.allowed.join(", ") };
             if let Ok(methods) = HeaderValue::from_str(&methods) {
@@ -111,7 +112,7 @@ pub(crate) async fn answer(
     response
 }
 
-/// The route of a request that has the right, when it is its turn.
+/// Waits for the turn of a request, and returns its route and right.
 async fn admitted(
     app: &App,
     conn: &Conn,
@@ -121,7 +122,8 @@ async fn admitted(
     let route = Route::find(&head.method, head.uri.path());
     let needed = route.as_ref().map_or(Right::Nothing, |route| route.right);
     let checked = app.access.check(head, peer, needed);
-    // Before its turn: strangers that keep it waiting take no place from it.
+    // Done before the request's turn, so that strangers that keep it waiting cannot replace its
+    // connection.
     let has_right = matches!(checked, Ok(right) if right > Right::Nothing);
     conn.set_right(has_right);
     app.pace.turn_of(has_right).await;
@@ -132,14 +134,15 @@ async fn admitted(
     Ok((route?, right))
 }
 
-/// Makes an answer for which there is memory. If there is none, clients that do not read their answers are cut, one after the other.
+/// Makes an answer. While there is no memory for it, clients that do not read their answers are
+/// cut, one after the other.
 async fn with_room(app: &App, make: impl Fn() -> Result<Answer, Problem>) -> Result<Answer, Problem> {
     loop {
         let answer = make();
         app.pace.settle();
         match answer {
             Err(problem) if problem.code == NO_MEMORY && app.conns.cut_stalled() => {
-                // The connection that was cut gives its memory back when its task runs.
+                // The connection that was cut returns its memory when its task runs.
                 tokio::task::yield_now().await;
             }
             answer => return answer,
@@ -188,7 +191,7 @@ async fn dispatch(
     }
 }
 
-/// The most groups that a client asks for; `None` if it names no number.
+/// Returns the most groups that a client asks for, or `None` if it gives no number.
 fn limit(asked: &[(&'static str, String)]) -> Result<Option<usize>, Problem> {
     let Some((_, text)) = asked.iter().rfind(|(name, _)| *name == LIMIT) else { return Ok(None) };
     let limit = text.parse().ok().filter(|&limit| limit > 0);
@@ -219,7 +222,7 @@ mod tests {
     use crate::conn::Conns;
     use crate::pace::settles_of;
 
-    /// How often an act settles that an app does for a tree of a dozen groups.
+    /// Returns how often `act` settles, with an app for a tree of a dozen groups.
     fn settles_of_app(act: impl FnOnce(Arc<App>)) -> u32 {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let _groups: Vec<_> =

@@ -1,6 +1,7 @@
 //! Table: the figures of all groups that the page shows, a column each.
 //!
-//! The whole tree takes some 1.5 KiB a group as JSON. A client that asks each second asks for this instead, and gets names only when they changed.
+//! The whole tree takes about 1.5 KiB of JSON for each group. A client that asks each second asks
+//! for this table instead, and gets names only when they changed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -60,7 +61,7 @@ impl Serialize for Names<'_> {
     }
 }
 
-/// A value for each group; one value alone if all are equal.
+/// A value for each group, or a single value if all are equal.
 struct Column<'s, T>(&'s [GroupSnapshot], fn(&'s GroupSnapshot) -> T);
 
 impl<T: Serialize + PartialEq> Serialize for Column<'_, T> {
@@ -73,7 +74,8 @@ impl<T: Serialize + PartialEq> Serialize for Column<'_, T> {
     }
 }
 
-/// The figures of all groups; their names too, unless the client knows their `order`.
+/// Answers with the figures of all groups, and with their names unless the client knows their
+/// `order`.
 pub(super) fn table(app: &App, known: Option<&str>, most: Option<usize>) -> Result<Answer, Problem> {
     let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups.get(), most)?;
     let order = order(&held.snapshot.groups);

@@ -1,9 +1,9 @@
-//! Tree: a snapshot as JSON, in the engine's form, written group by group as the client reads. A file of a
-//! group as text.
+//! Tree: a snapshot as JSON, in the engine's form, written group by group as the client reads. A
+//! file of a group as text.
 //!
-//! The last part of a path is a file if every group has a file of that name. The name may also be that of a
-//! registered subsystem (`NAME.stat`). A group with such a name is reached with a slash at the end:
-//! `/v1/groups/tenants/memory.max/`.
+//! The last part of a path is a file if every group has a file of that name. The name may also be
+//! that of a registered subsystem (`NAME.stat`). A group with such a name is reached with a slash
+//! at the end: `/v1/groups/tenants/memory.max/`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::problem::Problem;
 use crate::route::Parts;
 use crate::snapshots::{Held, count, take};
 
-/// A snapshot that is being written.
+/// A snapshot that is being sent.
 #[derive(Debug)]
 pub(crate) struct Tree {
     held: Arc<Held>,
@@ -26,7 +26,7 @@ pub(crate) struct Tree {
     is_ended: bool,
     /// The position of the next group.
     next: usize,
-    /// A piece that is made, and one that is sent.
+    /// For the piece being made and the one being sent.
     _charge: Charge,
 }
 
@@ -52,7 +52,8 @@ impl Tree {
                 piece.push(b',');
             }
             self.next += 1;
-            // A vector takes every byte, and a snapshot has no value that JSON lacks.
+            // This cannot fail: a vector accepts every byte, and JSON can represent every value of
+            // a snapshot.
             let written = uncounted(|| serde_json::to_writer(&mut piece, group));
             debug_assert!(written.is_ok(), "{written:?}");
         }
@@ -64,13 +65,13 @@ impl Tree {
     }
 }
 
-/// The whole tree, or its `most` largest groups.
+/// Answers with the whole tree, or its `most` largest groups.
 pub(super) fn whole(app: &App, most: Option<usize>) -> Result<Answer, Problem> {
     let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups.get(), most)?;
     Ok(Answer::new(JSON, Content::Tree(Tree::new(app, held)?)))
 }
 
-/// A group and all groups below it, or a file of a group.
+/// Answers with a group and all groups below it, or with a file of a group.
 pub(super) fn show(app: &App, parts: &Parts, most: Option<usize>) -> Result<Answer, Problem> {
     if let Some((path, name)) = parts.group_and_file()
         && let Some(file) = app.hierarchy.files().into_iter().find(|file| file.name == name)
@@ -91,7 +92,7 @@ pub(super) fn show(app: &App, parts: &Parts, most: Option<usize>) -> Result<Answ
     Ok(Answer::new(JSON, Content::Tree(Tree::new(app, Arc::new(held))?)))
 }
 
-/// The error of a path that names no group: its last part may be meant as a file.
+/// Returns the error of a path that names no group. Its last part may be meant as a file.
 fn missing(app: &App, parts: &Parts, problem: Problem) -> Problem {
     let meant = parts
         .group_and_file()

@@ -1,6 +1,7 @@
 //! Family: the names, units and meanings of all figures.
 //!
-//! Names end in their unit and in `_total` where they only grow, as Prometheus has it. The label `id` is the path of a group, as in cAdvisor.
+//! Names end in their unit and in `_total` where they only grow, as Prometheus has it. The label
+//! `id` is the path of a group, as in cAdvisor.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,13 +17,14 @@ use super::rest::Value;
 use crate::app::App;
 use crate::sample::{BOUNDS, Totals};
 
-/// About how many series a group has without those of statistics.
+/// The approximate number of series of a group, without those of statistics.
 pub(super) const FIXED: usize = 28;
 
 /// The value of `id` for the sum of the groups that have no series.
 pub(super) const OTHER: &str = "other";
 
-/// The groups that a figure is of, which says how that of the groups without series is made.
+/// The groups that a figure covers. This determines how the figure of the groups without series is
+/// made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Of {
     /// The group and all groups below it: the sum over the highest groups without series.
@@ -48,7 +50,8 @@ fn whole(number: u64) -> Option<Value> {
     Some(Value::Whole(number))
 }
 
-/// Protected bytes. All bytes of a group are as many as a hierarchy can account.
+/// Returns protected bytes. If all bytes of a group are protected, that is as many as a hierarchy
+/// can account.
 fn protected(bytes: Option<u64>) -> Option<Value> {
     Some(bytes.unwrap_or(BYTES_MAX)).filter(|&bytes| bytes > 0).map(Value::Whole)
 }
@@ -65,7 +68,7 @@ macro_rules! families {
     };
 }
 
-/// A row has the type, the name, the unit, the groups, the value, and the help of a family.
+/// A row has the type, the name, the unit, the groups, the value and the help of a family.
 pub(super) static FAMILIES: &[Family] = families! {
     Gauge "memory_usage" BYTES Subtree g => whole(g.usage_bytes),
         "Bytes charged to the group and below it, prepaid bytes included.";
@@ -134,7 +137,8 @@ pub(super) struct Statistic {
 const IN_BYTES: [&str; 8] =
     ["file", "schema", "statements", "sort", "hash", "stock_drained", "reclaimed", "gained"];
 
-/// The statistics of all subsystems. A name of which two others would become one has a number at its end.
+/// The statistics of all subsystems. If two names become the same, the second one gets a number at
+/// its end.
 pub(super) fn statistics(snapshot: &Snapshot) -> Vec<Statistic> {
     let mut names = HashSet::new();
     let mut all = Vec::new();
@@ -213,7 +217,7 @@ fn each(
     rest.map_or(Ok(()), |sum| series(metric, kind, &[("id", OTHER)], sum))
 }
 
-/// The kinds of events, with their counts.
+/// Returns the kinds of events with their counts.
 pub(super) fn event_counts(group: &GroupSnapshot) -> impl Iterator<Item = (&'static str, u64)> {
     group.events.pairs().into_iter().chain([("would_refuse", group.events.would_refuse)])
 }

@@ -1,11 +1,14 @@
-//! Metrics: the figures of the tree as OpenMetrics text, or in the older text format of Prometheus for clients that ask for `text/plain`.
+//! Metrics: the figures of the tree as OpenMetrics text, or in the older text format of Prometheus
+//! for clients that ask for `text/plain`.
 //!
-//! - I1. The number of series is bounded: the groups with the most usage have series each, so many that there are at most [`SERIES`]. The others are
-//!   summed as `other`.
-//! - I2. No byte is in two series of one family but those of a group and the groups above it. `other` has groups that no shown group but an ancestor
-//!   includes: a group is shown before the groups below it.
-//! - I3. The groups with series are chosen by their usage before any other figure is read. The others are read in pieces, and only their sums are kept.
-//!   So an answer has room whatever the number of groups.
+//! - I1. The number of series is at most [`SERIES`]. Only the groups with the most usage have
+//!   series of their own; the others are summed as `other`.
+//! - I2. No byte is counted in two series of one family, except in those of a group and the groups
+//!   above it. `other` covers the groups that are included in no shown group except an ancestor,
+//!   because a group is shown before the groups below it.
+//! - I3. The groups with series are chosen by their usage before any other figure is read. The
+//!   other groups are read in pieces, and only their sums are stored. So an answer fits in memory,
+//!   whatever the number of groups.
 
 mod family;
 mod rest;
@@ -34,7 +37,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The figures of an answer.
 #[derive(Debug)]
 struct View {
-    /// The groups with series each. The root is the first.
+    /// The groups with series of their own. The root is the first.
     shown: Snapshot,
     /// The other online groups.
     rest: Rest,
@@ -52,7 +55,7 @@ impl View {
         let most = app.serve.metrics_groups.min(SERIES / series).max(1);
         let all = found.reader.groups().len();
         let each = bytes_of_group(&app.hierarchy);
-        // Of the answer, and of one piece of the rest.
+        // For the answer, and for one piece of the rest.
         let mut charge = app.account.charge(all.min(most + rest::PIECE) as u64 * each)?;
         let (shown, rest, statistics, dying) = uncounted(|| {
             let chosen = found.largest(most, |at| found.reader.is_online(at));
@@ -83,7 +86,7 @@ impl prometheus_client::collector::Collector for Collector {
     }
 }
 
-/// Whether the client wants the older format: it names `text/plain` and not OpenMetrics.
+/// Returns whether the client wants the older format: it accepts `text/plain` and not OpenMetrics.
 fn wants_plain(head: &Head) -> bool {
     let accepted: Vec<&str> =
         head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -91,7 +94,7 @@ fn wants_plain(head: &Head) -> bool {
     has("text/plain") && !has("openmetrics")
 }
 
-/// All figures of the tree as text, and its type.
+/// Returns all figures of the tree as text, and its type.
 pub(crate) fn text(app: &Arc<App>, head: &Head) -> Result<(&'static str, Chunks), Problem> {
     let view = View::read(app)?;
     let mut registry = Registry::with_prefix("memgroup");

@@ -69,15 +69,17 @@ pub(super) const PIECE: usize = 2048;
 pub(super) struct Rest {
     /// How many there are.
     pub(super) groups: usize,
-    /// For each family of groups, in their order. `None` if no group has a value, or a sum would mean nothing.
+    /// One for each family of groups, in their order. `None` if no group has a value, or if a sum
+    /// would mean nothing.
     pub(super) families: Vec<Option<Value>>,
-    /// For each kind of event, in their order. `None` if there is no group.
+    /// One for each kind of event, in their order. `None` if there is no group.
     pub(super) events: Option<Vec<u64>>,
     pub(super) statistics: Vec<Option<Value>>,
 }
 
 impl Rest {
-    /// Reads the online groups of a tree that are not at the positions `shown`, piece by piece. Each shown group is listed after the shown one above it.
+    /// Reads the online groups of a tree that are not at the positions `shown`, piece by piece.
+    /// Each shown group is listed after the shown one above it.
     pub(super) fn read(
         reader: &mut SnapshotReader,
         shown: &[usize],
@@ -95,7 +97,7 @@ impl Rest {
         };
         for piece in others.chunks(PIECE) {
             for (group, &at) in reader.read(piece, &mut rest).iter().zip(piece) {
-                // Its figures include the groups below it, none of which is shown.
+                // Its figures include the groups below it, and none of those is shown.
                 let is_top = reader.parent(at).is_none_or(is_shown);
                 sums.add(group, is_top, statistics);
             }
@@ -139,7 +141,8 @@ mod tests {
     use crate::account::Account;
     use crate::snapshots::Found;
 
-    /// The paths of the `most` largest online groups, those groups as they are read, and the sums over the others.
+    /// The paths of the `most` largest online groups, those groups as they are read, and the sums
+    /// over the others.
     fn part(hierarchy: &Hierarchy, most: usize) -> (Vec<GroupSnapshot>, Rest) {
         let other = Hierarchy::new(Config::new()).unwrap();
         let mut found = Found::below(&hierarchy.root(), &Account { group: other.root() }, 0).unwrap();

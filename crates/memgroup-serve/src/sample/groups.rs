@@ -1,8 +1,11 @@
-//! Groups: which groups are new, gone, or have met a limit since the last look.
+//! Groups: finds the groups that are new, gone, or have met a limit since the last check.
 //!
-//! - I1. A group that lives through a look is told once as made and once as removed. One that comes and goes between two looks is not told.
-//! - I2. One look tells [`SINGLY`] events of a kind at most, and then one with the sums of the others.
-//! - I3. The table and the paths in it are charged before they are allocated. Groups beyond the server's limit are counted, and not told.
+//! - I1. A group that exists during a check is reported once as made and once as removed. A group
+//!   that is made and removed between two checks is not reported.
+//! - I2. One check reports at most [`SINGLY`] events of a kind, and then one event with the sums of
+//!   the others.
+//! - I3. The table and the paths in it are charged before they are allocated. Groups beyond the
+//!   server's limit are counted, and not reported.
 
 use std::collections::HashMap;
 
@@ -12,22 +15,22 @@ use serde::Serialize;
 use super::ring::Ring;
 use crate::account::{Account, uncounted};
 
-/// The most events of a kind that one look tells singly.
+/// The most events of a kind that one check reports one by one.
 const SINGLY: usize = 100;
 
-/// The fewest groups for which the table has room. It shrinks when a quarter of its room is enough.
+/// The smallest capacity of the table. The table shrinks when a quarter of its capacity is enough.
 const ROOM_LEAST: usize = 256;
 
 #[derive(Debug)]
 struct Seen {
     path: Box<str>,
-    /// The numbers so far.
+    /// The counts so far.
     counts: Counts,
-    /// The look that found it last.
+    /// The last check that found it.
     look: u32,
 }
 
-/// The groups of the last look.
+/// The groups of the last check.
 #[derive(Debug)]
 pub(crate) struct Groups {
     seen: HashMap<GroupId, Seen>,
@@ -46,7 +49,7 @@ struct Change<'g> {
     id: u64,
 }
 
-/// Changes that are not told singly.
+/// The sum of changes that are not reported one by one.
 #[derive(Default, Serialize)]
 struct Changes {
     unix_us: u64,
@@ -54,7 +57,7 @@ struct Changes {
     removed: usize,
 }
 
-/// How often a group itself has met its limits since the last look.
+/// How often a group itself has met its limits since the last check.
 #[derive(Debug, Serialize)]
 pub(crate) struct Met<'g> {
     unix_us: u64,
@@ -65,7 +68,7 @@ pub(crate) struct Met<'g> {
     pub(crate) max_bytes: Option<u64>,
 }
 
-/// Numbers of events.
+/// Counts of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counts {
     pub(crate) low: u64,
@@ -79,7 +82,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// The numbers of a group so far.
+    /// Returns the counts of a group so far.
     fn of(group: &Group) -> Counts {
         // Refusals before events: a charge is refused after its events are counted.
         let refused = group.refusals();
@@ -102,7 +105,7 @@ impl Counts {
     }
 }
 
-/// Limits that groups have met which are not told singly.
+/// The sum of limits met that are not reported one by one.
 #[derive(Default, Serialize)]
 struct MetMore {
     unix_us: u64,
@@ -121,7 +124,8 @@ impl Groups {
         self.untold
     }
 
-    /// Makes room for one more group with a path of so many bytes. Returns whether there is memory for it.
+    /// Makes room for one more group with a path of `path` bytes. Returns whether there is memory
+    /// for it.
     fn has_room(&mut self, account: &Account, path: usize) -> bool {
         let paths = self.paths + path;
         if self.seen.len() == self.seen.capacity() && !self.grow(account, paths) {
@@ -143,11 +147,12 @@ impl Groups {
         has
     }
 
-    /// Gives room back that is not needed any more.
+    /// Returns memory that is no longer needed.
     fn shrink(&mut self, account: &Account) {
         let needed = self.seen.len().max(ROOM_LEAST / 4);
         if self.seen.capacity() / 4 >= needed {
-            // The smaller table is made before the large one goes; it is a part of what was charged for the growth of that one.
+            // The smaller table is allocated before the large one is freed. What was charged for
+            // the growth of the large one covers it.
             uncounted(|| self.seen.shrink_to(2 * needed));
         }
         let now = bytes_of(self.seen.capacity(), self.paths);
@@ -155,7 +160,8 @@ impl Groups {
         debug_assert!(fits.is_ok(), "fewer bytes than before: {fits:?}");
     }
 
-    /// Compares all online groups with those of the last look, and tells the difference. `met` is called for each group that has met a limit.
+    /// Compares all online groups with those of the last check, and reports the differences. `met`
+    /// is called for each group that has met a limit.
     pub(crate) fn look<'g>(
         &mut self,
         account: &Account,
@@ -180,7 +186,7 @@ impl Groups {
                 }
                 let change = Change { unix_us, group: &path, id: id.as_u64() };
                 tell_change(ring, "group_made", &change, &mut changes.made);
-                // At the first look all that was before is old.
+                // The first check reports nothing that happened before.
                 let counts = if ring.is_none() { now } else { Counts::default() };
                 uncounted(|| self.seen.insert(id, Seen { path, counts, look }));
             }
@@ -224,7 +230,8 @@ impl Groups {
     }
 }
 
-/// Bytes of a table with room for so many groups, and of their paths. A table has eight places for seven groups, and a byte beside each place.
+/// Returns the bytes of a table with room for `room` groups, and of their paths. A table has eight
+/// slots for seven groups, and one extra byte for each slot.
 fn bytes_of(room: usize, paths: usize) -> u64 {
     let places = if room == 0 { 0 } else { (room * 8).div_ceil(7).next_power_of_two() };
     (places * (size_of::<(GroupId, Seen)>() + 1) + paths) as u64
@@ -236,7 +243,7 @@ fn push(ring: Option<&Ring>, kind: &'static str, data: &impl Serialize) {
     }
 }
 
-/// Tells a change, if not too many of its kind were told.
+/// Reports a change, unless too many of its kind were reported.
 fn tell_change(ring: Option<&Ring>, kind: &'static str, change: &Change<'_>, count: &mut usize) {
     *count += 1;
     if *count <= SINGLY {

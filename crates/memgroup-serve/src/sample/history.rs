@@ -1,7 +1,9 @@
 //! History: ten minutes of the largest groups, a sample each second.
 //!
-//! - I1. Each group has its memory for all samples from the first one on, charged before. So the history never takes more than it was granted.
-//! - I2. Sample `tick` stands at the place `tick % SAMPLES` of each column. A place that a group did not fill has [`LACKING`].
+//! - I1. A group's memory for all samples is charged before its first sample, so the history never
+//!   takes more than it was granted.
+//! - I2. Sample `tick` is at index `tick % SAMPLES` of each column. An index that a group did not
+//!   fill has [`LACKING`].
 
 use std::collections::HashMap;
 
@@ -25,9 +27,10 @@ pub(crate) struct Series {
     pub(crate) path: String,
     /// The tick of the last sample.
     last: u64,
-    /// The usage then, as a rank among the groups.
+    /// The usage at that time, which ranks the groups.
     usage: u64,
-    /// Stalled time until the last sample, in microseconds: some, full. `None` before the first sample.
+    /// Stalled time until the last sample, in microseconds: some, full. `None` before the first
+    /// sample.
     stalled_us: Option<[u64; 2]>,
     usage_bytes: Box<[u64]>,
     max_bytes: Box<[u64]>,
@@ -64,7 +67,7 @@ impl Series {
         }
         let (usage, max) = group.usage_and_max();
         let stalled_us = stalled_us(group);
-        // After a pause it is not known in which second the time was.
+        // After a pause it isn't known in which second the time passed.
         let before = self.stalled_us.filter(|_| self.last + 1 == tick).unwrap_or(stalled_us);
         let [some, full] = [0, 1]
             .map(|line| u32::try_from(stalled_us[line].saturating_sub(before[line])).unwrap_or(u32::MAX));
@@ -98,8 +101,8 @@ impl History {
         History { most, state: Mutex::new(State { tick: 0, times_unix_ms, series: HashMap::new() }) }
     }
 
-    /// Adds a sample of these groups, of which there are at most as many as it has places. A group keeps its history while there is a place, also after
-    /// it was removed.
+    /// Adds a sample of the first `most` of these groups. A group keeps its history while there is
+    /// room, even after it was removed.
     pub(crate) fn sample(&self, account: &Account, groups: &[&Group], unix_ms: u64) {
         let mut state = self.state.lock();
         let tick = state.tick + 1;
@@ -123,14 +126,15 @@ impl History {
     }
 }
 
-/// Stalled time of a group so far: some, full.
+/// Returns the stalled time of a group so far: some, full.
 fn stalled_us(group: &Group) -> [u64; 2] {
     let pressure = group.pressure();
     [pressure.some.total, pressure.full.total]
 }
 
 impl State {
-    /// Drops old series, so that with `more` there are `most`: first those that lack the last samples, then the smallest.
+    /// Drops old series, so that there is room for `more` among `most`. First it drops those that
+    /// lack the last samples, then the smallest.
     fn make_room(&mut self, most: usize, more: usize) {
         let oldest = (self.tick + 1).saturating_sub(SAMPLES as u64);
         self.series.retain(|_, series| series.last >= oldest);
@@ -146,13 +150,14 @@ impl State {
         }
     }
 
-    /// The samples that are kept, from the oldest.
+    /// Returns the numbers of the stored samples, from the oldest.
     fn ticks(&self) -> impl Iterator<Item = u64> + Clone + use<> {
         let oldest = (self.tick + 1).saturating_sub(SAMPLES as u64).max(1);
         oldest..self.tick + 1
     }
 
-    /// The history of the groups with one of these paths; of all if there is no path.
+    /// Returns the history of the groups with one of these paths, or of all groups if there is no
+    /// path.
     pub(crate) fn of<'h>(&'h self, paths: &[String]) -> Selected<'h> {
         let has = |series: &&Series| paths.is_empty() || paths.contains(&series.path);
         let mut series: Vec<&Series> = self.series.values().filter(has).collect();
@@ -217,7 +222,7 @@ impl Serialize for Groups<'_> {
     }
 }
 
-/// The values of a column from the oldest sample on; `null` where there is none.
+/// The values of a column from the oldest sample on, `null` where there is none.
 struct Column<'h, T>(&'h State, &'h [T], fn(&T) -> bool);
 
 impl<T: Serialize> Serialize for Column<'_, T> {

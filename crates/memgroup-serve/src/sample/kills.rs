@@ -1,4 +1,5 @@
-//! Kills: which calls of kill hooks are new, and which have ended, from one look at the engine's list to the next.
+//! Kills: finds the calls of kill hooks that are new or have ended since the last check of the
+//! engine's list.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ pub(crate) struct Totals {
 pub(crate) type Position = usize;
 
 impl Kills {
-    /// Takes the calls in the list as old.
+    /// Records the calls in the list as old.
     pub(crate) fn begin(&mut self, reports: &[KillReport]) {
         self.look(reports);
         self.totals = Totals::default();
@@ -51,7 +52,7 @@ impl Kills {
         &self.totals
     }
 
-    /// The reports that are new or have changed, each by its number and its position.
+    /// Returns the reports that are new or have changed, each by its number and its position.
     pub(crate) fn look(&mut self, reports: &[KillReport]) -> Vec<(u64, Position)> {
         let mut old = std::mem::take(&mut self.last);
         let mut news = Vec::new();

@@ -1,4 +1,4 @@
-//! Sample: the values that looks at the tree leave: events, history, sums of kills.
+//! Sample: the values that checks of the tree leave: events, history, sums of kills.
 
 mod groups;
 mod history;
@@ -15,7 +15,7 @@ pub(crate) use self::ring::Ring;
 use crate::account::Account;
 use crate::config::Serve;
 
-/// The values that looks leave for requests.
+/// The values that checks leave for requests.
 #[derive(Debug)]
 pub(crate) struct Samples {
     pub(crate) ring: Ring,
@@ -34,7 +34,7 @@ impl Samples {
     }
 }
 
-/// The groups with the most usage, `most` of them.
+/// Returns the `most` groups with the most usage.
 pub(crate) fn largest<'g>(groups: &[&'g Group], most: usize) -> Vec<&'g Group> {
     let mut ranked: Vec<(u64, usize)> = groups.iter().map(|group| group.usage()).zip(0..).collect();
     if (1..ranked.len()).contains(&most) {

@@ -1,8 +1,9 @@
 //! Ring: the last events, each with a number that is never used again.
 //!
-//! - I1. Numbers rise by one. A reader that asks for the events after a number gets all that follow, or is told how many are gone.
-//! - I2. There are at most so many events as were set, and their texts take at most [`TEXT`] bytes for each of those. The memory for both is charged
-//!   when the server starts.
+//! - I1. Numbers rise by one. A reader that asks for the events after a number gets all that
+//!   follow, or learns how many are gone.
+//! - I2. There are at most [`Serve::events`](crate::Serve::events) events, and their texts take at
+//!   most [`TEXT`] bytes for each of these. The memory for both is charged when the server starts.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ use crate::account::uncounted;
 /// Bytes of texts for each event that may be kept.
 const TEXT: usize = 256;
 
-/// Bytes that a ring of so many events may take.
+/// Returns the bytes that a ring of `events` events may take.
 pub(crate) const fn bytes_of(events: usize) -> u64 {
     (events * (TEXT + size_of::<Event>())) as u64
 }
@@ -46,7 +47,7 @@ struct Kept {
 /// The answer to a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct After {
-    /// Events that are gone and that the reader did not get.
+    /// The number of events that are gone and that the reader did not get.
     pub(crate) lost: u64,
     pub(crate) events: Vec<Event>,
 }
@@ -57,9 +58,10 @@ impl Ring {
         Ring { most, kept: Mutex::new(kept), next: watch::Sender::new(1) }
     }
 
-    /// Adds an event. A text that is larger than the ring leaves a gap.
+    /// Adds an event. An event whose text is larger than the ring is dropped, which readers see as
+    /// a gap.
     pub(crate) fn push(&self, kind: &'static str, data: &impl Serialize) {
-        // A value without maps and with finite numbers can be serialised.
+        // Serialising cannot fail for a value without maps and with finite numbers.
         let data = uncounted(|| serde_json::to_string(data).unwrap_or_default().into_boxed_str());
         let mut kept = self.kept.lock();
         kept.bytes += data.len();
@@ -74,18 +76,19 @@ impl Ring {
         self.next.send_replace(number + 1);
     }
 
-    /// The number of the event that comes next.
+    /// Returns the number of the next event.
     pub(crate) fn next(&self) -> u64 {
         self.kept.lock().next
     }
 
-    /// The number of the oldest event that is kept, or of the next one.
+    /// Returns the number of the oldest stored event, or of the next event if none is stored.
     pub(crate) fn oldest(&self) -> u64 {
         let kept = self.kept.lock();
         kept.events.front().map_or(kept.next, |event| event.number)
     }
 
-    /// Events from a number on, of some `bytes` of text at most, but at least one if there is one.
+    /// Returns the events from a number on, with at most `bytes` of text, but at least one if there
+    /// is one.
     pub(crate) fn from(&self, number: u64, bytes: usize) -> After {
         let kept = self.kept.lock();
         let oldest = kept.events.front().map_or(kept.next, |event| event.number);
@@ -101,7 +104,7 @@ impl Ring {
         After { lost: first - number, events }
     }
 
-    /// A receiver that is told the number of the next event whenever there is a new one.
+    /// Returns a receiver that gets the number of the next event whenever there is a new one.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.next.subscribe()
     }

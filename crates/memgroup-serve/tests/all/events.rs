@@ -60,7 +60,8 @@ impl Events {
         (id, kind, serde_json::from_str(&data).unwrap())
     }
 
-    /// Reads until so many groups have changed, told singly and as sums. Returns the number of the last event.
+    /// Reads until so many groups have changed, told singly and as sums. Returns the number of the
+    /// last event.
     fn sum(&mut self, kind: &str, key: &str) -> u64 {
         let mut changed = 0;
         loop {
@@ -92,7 +93,8 @@ const KEPT: usize = 400;
 /// Groups that are made at a time, of which one look does not tell all singly.
 const MANY: u64 = 250;
 
-/// Makes and removes many groups, and waits until all of it was told. Returns the number of the last event.
+/// Makes and removes many groups, and waits until all of it was told. Returns the number of the
+/// last event.
 fn make_and_remove(parent: &Group, events: &mut Events) -> u64 {
     let groups: Vec<_> = (0..MANY).map(|one| parent.create(&format!("{one}")).unwrap()).collect();
     // A limit that is met has the server look at once.

@@ -1,4 +1,5 @@
-//! As many groups as a hierarchy may have by default, and a server with its default settings: every route answers, within the server's own limit.
+//! As many groups as a hierarchy may have by default, and a server with its default settings: every
+//! route answers, within the server's own limit.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -1,4 +1,5 @@
-//! The figures, alerts and dashboard for Prometheus and Grafana, checked by `promtool` where it is installed (Debian: `prometheus`).
+//! The figures, alerts and dashboard for Prometheus and Grafana, checked by `promtool` where it is
+//! installed (Debian: `prometheus`).
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

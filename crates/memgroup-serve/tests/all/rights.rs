@@ -1,4 +1,5 @@
-//! Each route with each kind of client: only a client with the right gets an answer, and no other one changes anything.
+//! Each route with each kind of client: only a client with the right gets an answer, and no other
+//! one changes anything.
 
 use memgroup_serve::{ROUTES, Right, Serve};
 

@@ -42,7 +42,8 @@ fn others_go_on(fixture: &Fixture) {
     assert_eq!(fixture.unix().token(CONTROL).send("DELETE", "/v1/groups/x", b"").status, 204);
 }
 
-/// Everything that clients took is given back when they are gone: the server charges as much as one that never had a client, and nothing when it is stopped.
+/// Everything that clients took is given back when they are gone: the server charges as much as one
+/// that never had a client, and nothing when it is stopped.
 fn all_is_given_back(fixture: Fixture) {
     let _watched = Watchdog::over("connections that are gone");
     while fixture.unix().get("/v1/about").json()["connections"] != 1 {

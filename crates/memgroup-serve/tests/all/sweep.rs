@@ -1,4 +1,5 @@
-//! A sweep over the charges of a server and of the groups that its clients make: each is refused once.
+//! A sweep over the charges of a server and of the groups that its clients make: each is refused
+//! once.
 
 use std::fs;
 
@@ -18,7 +19,8 @@ fn note(reply: &Reply, path: &str, refused: &mut u64) {
     *refused += 1;
 }
 
-/// Asks for everything, and makes, uses and removes a group. Returns how many charges of answers and of the group were refused.
+/// Asks for everything, and makes, uses and removes a group. Returns how many charges of answers
+/// and of the group were refused.
 fn scenario(client: &Client, hierarchy: &Hierarchy) -> u64 {
     let mut refused = 0;
     for route in ROUTES.iter().filter(|route| route.method == "GET" && route.path != "/v1/events") {

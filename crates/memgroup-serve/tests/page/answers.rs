@@ -1,4 +1,5 @@
-//! Answers that are cut, come late, or are of another server: the page goes on with those that follow.
+//! Answers that are cut, come late, or are of another server: the page goes on with those that
+//! follow.
 
 use memgroup::{Config, Hierarchy};
 use memgroup_serve::Serve;
@@ -8,7 +9,8 @@ use crate::browser::{Browser, key};
 use crate::client::{Client, read_reply};
 use crate::fixture::{CONTROL, READ, Shown, hierarchy, serve, token};
 
-/// Has `answer` make the answers to the page's requests, from the path, the options, and the function that really asks.
+/// Has `answer` make the answers to the page's requests, from the path, the options, and the
+/// function that really asks.
 pub(crate) fn answer_with(browser: &Browser, answer: &str) {
     browser
         .get(&format!("(real => window.fetch = (path, options) => ({answer})(path, options, real))(fetch)"));

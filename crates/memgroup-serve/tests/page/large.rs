@@ -1,4 +1,5 @@
-//! The page with 10,000 groups: all of them can be reached, few elements are made, and the figures of its cost are printed.
+//! The page with 10,000 groups: all of them can be reached, few elements are made, and the figures
+//! of its cost are printed.
 
 use std::time::{Duration, Instant};
 

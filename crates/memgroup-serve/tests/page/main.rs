@@ -1,4 +1,5 @@
-//! Tests of the page in Chromium without a window: `cargo test -p memgroup-serve --test page`. They need the programs `chromium` and `chromedriver`.
+//! Tests of the page in Chromium without a window: `cargo test -p memgroup-serve --test page`. They
+//! need the programs `chromium` and `chromedriver`.
 
 mod answers;
 mod browser;

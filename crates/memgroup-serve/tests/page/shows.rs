@@ -19,7 +19,8 @@ fn bytes(value: Option<u64>) -> Value {
     json!(format!("{} bytes", groups.join(",")))
 }
 
-/// The figures that the page must show, from a snapshot. The server's own group changes all the time, and so does the root.
+/// The figures that the page must show, from a snapshot. The server's own group changes all the
+/// time, and so does the root.
 fn expected(hierarchy: &Hierarchy) -> Value {
     let snapshot = hierarchy.root().snapshot();
     let groups = snapshot.groups.iter().filter(|group| group.path.starts_with("/tenants"));

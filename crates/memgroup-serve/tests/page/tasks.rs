@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// A running process or thread: its id, the id above it, its command line, and the CPU time that it has taken.
+/// A running process or thread: its id, the id above it, its command line, and the CPU time that it
+/// has taken.
 pub(crate) struct Task {
     pub(crate) id: u32,
     above: u32,
