@@ -5,7 +5,7 @@
 //! | 0 | done |
 //! | 1 | something failed, or a result was wrong |
 //! | 2 | the command line, the SPEC or `MEMGROUP_SLOTS` is wrong |
-//! | 130 | ended early by Ctrl-C, or by q while groups are watched; the report so far is printed. `memgroup top` ends with 0 by q |
+//! | 130 | ended early by Ctrl-C; the report so far is printed |
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +15,6 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::run::{self, EXIT_FAILURE};
-use crate::top;
 
 const EXIT_USAGE: u8 = 2;
 
@@ -33,13 +32,8 @@ enum Command {
     ///
     /// Each tenant runs queries on a TPC-H database of its own. The report shows for each tenant: statements done, refused for lack of
     /// memory, and stopped to free memory; their latencies; and the memory of the tenant. Ctrl-C ends the run with the report so far
-    /// and exit code 130. So does q, where --watch draws on a terminal.
+    /// and exit code 130.
     Run(run::Options),
-    /// Show the groups of a running program, live; record and replay them
-    ///
-    /// The program serves its groups with memgroup-serve. Without SOCKET the only such program of this user is shown; if there are
-    /// more, they are listed.
-    Top(top::Options),
 }
 
 /// Runs the command of the command line.
@@ -48,15 +42,10 @@ pub(crate) fn main() -> ExitCode {
     if let Err(error) = memgroup::SlotSource::from_env() {
         return failed(&format!("failed to {error}"), true);
     }
-    match cli.command.unwrap_or_else(|| Command::Run(run::Options::default())) {
-        Command::Run(options) => match run::run(&options) {
-            Ok(code) => ExitCode::from(code),
-            Err(error) => failed(&error.to_string(), error.is_usage()),
-        },
-        Command::Top(options) => match top::run(options) {
-            Ok(code) => ExitCode::from(code),
-            Err(error) => failed(&error.to_string(), error.is_usage()),
-        },
+    let Command::Run(options) = cli.command.unwrap_or_else(|| Command::Run(run::Options::default()));
+    match run::run(&options) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => failed(&error.to_string(), error.is_usage()),
     }
 }
 

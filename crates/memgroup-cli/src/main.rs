@@ -3,8 +3,6 @@
 mod blocks;
 mod cli;
 mod run;
-mod top;
-mod tree;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -13,7 +13,7 @@
 //! | `data` | databases and statements |
 //! | `measure` | measurements of groups and statements |
 //! | `backend` | groups or heap limit, and the connections |
-//! | `live` | progress or watched groups during the run |
+//! | `live` | progress and served groups during the run |
 //! | `work` | threads that run statements |
 //! | `report` | the model behind tables and JSON |
 //! | `output` | tables and JSON |
@@ -23,11 +23,11 @@
 //! | `http` | the engine `http`: a server in a child process, and its clients |
 
 mod backend;
-pub(crate) mod base;
+mod base;
 mod compare;
 mod data;
 mod http;
-pub(crate) mod live;
+mod live;
 mod load;
 mod measure;
 mod output;
@@ -44,7 +44,6 @@ use base::error::{OrFail, RunError};
 use base::progress::Progress;
 use base::stop::{EXIT_INTERRUPTED, Stop};
 use data::{Job, files};
-use live::Form;
 use report::{Report, Turn};
 use spec::{Engine, Spec};
 
@@ -63,7 +62,7 @@ pub(crate) struct Options {
     /// Print the built-in SPEC of the engine and run nothing
     #[arg(
         long,
-        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "watch", "json", "data", "turn", "serve", "server"]
+        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "json", "data", "turn", "serve", "server"]
     )]
     print_spec: bool,
 
@@ -93,16 +92,6 @@ pub(crate) struct Options {
     #[arg(long)]
     details: bool,
 
-    /// Show all groups live on standard output while statements run
-    ///
-    /// On a terminal q and Ctrl-C end the run with the report so far and exit code 130. Arrow keys, page up and down, home and end
-    /// scroll.
-    #[arg(
-        long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
-        conflicts_with = "baseline"
-    )]
-    watch: Option<Form>,
-
     /// Also write the report to FILE as JSON; with - to standard output, and the tables to standard error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -118,7 +107,7 @@ pub(crate) struct Options {
     serve: Option<SocketAddr>,
 
     /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
-    #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "watch", "details"])]
+    #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "details"])]
     turn: bool,
 
     /// Serve the tenants' requests, with an order from standard input, and print the port
@@ -132,7 +121,6 @@ impl Options {
         let given = [
             (self.no_reclaim, "--no-reclaim", engine != Engine::Sqlite),
             (self.details, "--details", engine != Engine::Sqlite),
-            (self.watch.is_some(), "--watch", engine != Engine::Sqlite),
             (self.serve.is_some(), "--serve", engine != Engine::Sqlite),
             (self.data.is_some(), "--data", engine == Engine::Http),
         ];
@@ -174,20 +162,15 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     spec.reclaim &= !options.no_reclaim;
     let json = options.json.as_deref();
     let json_on_stdout = json == Some(Path::new(output::STDOUT));
-    if options.watch.is_some() && json_on_stdout {
-        return Err(RunError::Usage(
-            "--watch and --json - both need standard output; give --json the name of a file".to_owned(),
-        ));
-    }
     json.map_or(Ok(()), output::check)?;
     options.check(spec.engine)?;
     let stop = Stop::default();
-    stop.on_ctrl_c(live::restore).or_fail("listen for Ctrl-C")?;
+    stop.on_ctrl_c().or_fail("listen for Ctrl-C")?;
     let progress = Progress::on_stderr();
     if spec.engine == Engine::Http {
         spec.notes().iter().for_each(|note| progress.line(note));
         let (report, has_died) = http::run(&spec, options.baseline, &progress, &stop)?;
-        output::publish(&report, stop.cause(), json, json_on_stdout, false)?;
+        output::publish(&report, json, json_on_stdout, false)?;
         return Ok(if has_died { EXIT_FAILURE } else { exit_code(&stop) });
     }
     let directory = options.directory()?;
@@ -197,12 +180,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let (report, has_failed) = if options.baseline {
         compare::compare(&job)?
     } else {
-        let turn = one(&job, Regime::Groups, options.watch, options.serve)?;
+        let turn = one(&job, Regime::Groups, Some(options.serve))?;
         (turn.map(|turn| Report::of(turn.report)), false)
     };
     if let Some(report) = report {
-        let stdout_taken = options.watch == Some(Form::Json) || json_on_stdout;
-        output::publish(&report, stop.cause(), json, stdout_taken, options.details)?;
+        output::publish(&report, json, json_on_stdout, options.details)?;
     } else if !has_failed {
         progress.line("ended by Ctrl-C before the first statement; there is nothing to report");
     }
@@ -214,10 +196,10 @@ fn run_turn(options: &Options) -> Result<u8, RunError> {
     let (regime, spec) = turns::order_of_parent()?;
     let directory = options.directory()?;
     let (stop, progress) = (Stop::default(), Progress::on_stderr());
-    stop.on_ctrl_c(|| ()).or_fail("listen for Ctrl-C")?;
+    stop.on_ctrl_c().or_fail("listen for Ctrl-C")?;
     stop.on_end_of_input();
     let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
-    let turn = one(&job, regime, None, None)?;
+    let turn = one(&job, regime, None)?;
     turn.map_or(Ok(()), |turn| output::print(&output::json(&turn)?))?;
     Ok(exit_code(&stop))
 }
@@ -232,13 +214,9 @@ fn exit_code(stop: &Stop) -> u8 {
     if stop.requested() { EXIT_INTERRUPTED } else { 0 }
 }
 
-/// Runs one regime in this process. The result is none if a stop was requested before the first statement.
-fn one(
-    job: &Job<'_>,
-    regime: Regime,
-    watch: Option<Form>,
-    serve: Option<SocketAddr>,
-) -> Result<Option<Turn>, RunError> {
+/// Runs one regime in this process, and serves its groups if `serve` is given, also at that address.
+/// The result is none if a stop was requested before the first statement.
+fn one(job: &Job<'_>, regime: Regime, serve: Option<Option<SocketAddr>>) -> Result<Option<Turn>, RunError> {
     let backend = Backend::build(regime, job.spec)?;
     let served = serve.zip(backend.groups());
     let _server =
@@ -247,7 +225,7 @@ fn one(
     let Some(databases) = files::prepare(job, loader.as_ref())? else { return Ok(None) };
     files::read_through(&databases)?;
     backend.end_loading(loader)?;
-    let ran = work::run_all(&backend, job, &databases, watch)?;
+    let ran = work::run_all(&backend, job, &databases)?;
     let turn = Turn::of(&backend, job, &databases, &ran);
     drop(ran.sessions);
     backend.check_empty(job.spec)?;

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::run::backend::Regime;
 use crate::run::base::child::{self, Child};
 use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::stop::{CTRL_C, EXIT_INTERRUPTED};
+use crate::run::base::stop::EXIT_INTERRUPTED;
 use crate::run::data::Job;
 use crate::run::report::{RegimeReport, Turn};
 use crate::run::spec::{SECONDS_MIN, Spec};
@@ -111,7 +111,7 @@ fn turn(job: &Job<'_>, order: &impl Serialize) -> Result<Option<Turn>, Box<dyn E
     };
     let output = reader.join().unwrap_or_else(|_| Ok(String::new()))?;
     if status.code() == Some(EXIT_INTERRUPTED.into()) {
-        job.stop.request(CTRL_C);
+        job.stop.request();
         if output.is_empty() {
             return Ok(None);
         }

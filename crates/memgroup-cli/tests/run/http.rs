@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Place, interrupt, stderr, stdout, tenant, wait_for};
 
-const SPEC: &str = r#"
+pub(super) const SPEC: &str = r#"
 engine = "http"
 seconds = 2
 max = "16M"
@@ -207,7 +207,6 @@ fn names_keys_and_options_without_meaning() {
     let spec = spec.to_str().expect("text");
     for (more, expected) in [
         (&["--details"][..], "--details has no meaning with the engine `http`"),
-        (&["--watch"], "--watch has no meaning with the engine `http`"),
         (&["--no-reclaim"], "--no-reclaim has no meaning with the engine `http`"),
         (&["--engine", "sqlite"], "key `engine` is \"http\"; allowed: \"sqlite\", as --engine says"),
     ] {

@@ -8,8 +8,6 @@ mod reclaim;
 mod serve;
 mod shares;
 mod spec;
-mod top;
-mod watch;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

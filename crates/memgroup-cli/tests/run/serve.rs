@@ -5,12 +5,13 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Place, SINGLE, interrupt, stderr, wait_for};
+use super::{Place, SINGLE, http, interrupt, stderr, wait_for};
 
 /// Sends a request with the token, and returns the status line and the body.
 fn ask(address: &str, token: &str, request: &str, body: &str) -> (String, String) {
@@ -97,40 +98,56 @@ fn names_an_address_that_it_cannot_serve_at() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
+/// Reads the path of the socket from standard error, which stays open.
+fn socket(child: &mut Child) -> (PathBuf, BufReader<ChildStderr>) {
+    let found = RefCell::new(None);
+    let rest = wait_for(child, |line| {
+        let path = line.strip_prefix("groups of this run: memgroup-top ");
+        *found.borrow_mut() = path.map(PathBuf::from);
+        path.is_some()
+    });
+    (found.into_inner().expect("a path"), rest)
+}
+
 #[test]
-fn has_its_socket_in_a_directory_of_the_user_where_top_finds_it() {
+fn serves_each_run_on_a_socket_in_a_directory_of_the_user() {
     let place = Place::new();
     let spec = place.write("single.toml", SINGLE);
     let runtime = place.path("runtime");
     DirBuilder::new().mode(0o700).create(&runtime).expect("a directory");
     let temporary = place.path("temporary");
     fs::create_dir(&temporary).expect("a directory");
-    for (runtime, folder) in [(Some(&runtime), &runtime), (None, &temporary)] {
-        let mut command = place.run(&spec, &["--seconds", "86400", "--serve", "127.0.0.1:0"]);
+    let http = place.write("http.toml", http::SPEC);
+    for (runtime, spec) in [(Some(&runtime), &spec), (None, &spec), (Some(&runtime), &http)] {
+        let mut command = place.run(spec, &["--seconds", "86400"]);
+        if spec == &http {
+            command = Command::new(env!("CARGO_BIN_EXE_memgroup"));
+            command.arg("run").arg(spec).args(["--seconds", "86400"]);
+        }
         command.env_remove("XDG_RUNTIME_DIR").envs(runtime.map(|path| ("XDG_RUNTIME_DIR", path)));
         command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = Running(command.spawn().expect("the program starts"));
-        let (_, _, _rest) = page(&mut child.0);
-        let id = child.0.id().to_string();
-        let mut top = Command::new(env!("CARGO_BIN_EXE_memgroup"));
-        let output = top.args(["top", &id, "--once"]).output().expect("it starts");
-        let frame = String::from_utf8_lossy(&output.stdout).into_owned();
-        let socket = frame.split(',').next().expect("a socket");
-        assert!(output.status.success(), "{}", stderr(&output));
-        assert!(socket.starts_with(folder.to_str().expect("text")), "{socket}");
-        assert!(socket.ends_with(&format!("/memgroup-{id}.sock")), "{socket}");
-        let found =
-            fs::metadata(socket).and_then(|_| Path::new(socket).parent().expect("a directory").metadata());
-        assert_eq!(found.expect("a directory").permissions().mode() & 0o7777, 0o700);
+        let (socket, _rest) = socket(&mut child.0);
+        let folder = socket.parent().expect("a directory");
+        let expected = runtime.cloned().unwrap_or_else(|| folder.to_owned());
+        assert!(folder == expected && folder.starts_with(place.directory.path()), "{socket:?}");
+        assert_eq!(folder.metadata().expect("a directory").permissions().mode() & 0o7777, 0o700);
+        let mut stream = UnixStream::connect(&socket).expect("the server listens");
+        stream.write_all(b"GET /v1/tree HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("the server reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        assert!(answer.contains("\"/tenants/shop\""), "{answer}");
         interrupt(&child.0);
         assert_eq!(child.0.wait().expect("it ends").code(), Some(130));
-        assert!(!Path::new(socket).exists());
+        if spec != &http {
+            assert!(!socket.exists());
+        }
     }
     // Another user may have placed that.
     let made =
         fs::read_dir(&temporary).expect("a directory").next().expect("an entry").expect("a name").path();
     fs::set_permissions(&made, Permissions::from_mode(0o777)).expect("a mode");
-    let mut command = place.run(&spec, &["--serve", "127.0.0.1:0"]);
+    let mut command = place.run(&spec, &[]);
     let output = command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", &temporary).output().expect("it starts");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(

@@ -29,7 +29,7 @@ fn prints_the_built_in_spec_as_a_first_example() {
 
 #[test]
 fn refuses_other_options_with_print_spec() {
-    for more in [&["a.toml"][..], &["--seconds", "1"], &["--json", "a.json"], &["--watch"], &["--baseline"]] {
+    for more in [&["a.toml"][..], &["--seconds", "1"], &["--json", "a.json"], &["--baseline"]] {
         let output = memgroup(&[&["run", "--print-spec"], more].concat());
         assert_eq!(output.status.code(), Some(2), "{more:?}");
         assert!(stderr(&output).contains("'--print-spec' cannot be used with"), "{}", stderr(&output));

@@ -18,15 +18,6 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if suffix == 0 { bytes.to_string() } else { format!("{value:.1}{}", SUFFIXES[suffix]) }
 }
 
-/// As [`bytes`], in at most five columns.
-pub(crate) fn rough_bytes(count: u64) -> String {
-    let text = bytes(count);
-    match text.split_once('.') {
-        Some((whole, _)) if text.len() > 5 => format!("{whole}{}", &text[text.len() - 1..]),
-        _ => text,
-    }
-}
-
 /// A limit in the largest unit that divides it, or `max` without one.
 pub(crate) fn limit(limit: Option<u64>) -> String {
     let Some(limit) = limit else { return "max".to_owned() };

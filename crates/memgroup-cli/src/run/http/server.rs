@@ -20,7 +20,9 @@ use super::work;
 use crate::run::backend::Groups;
 use crate::run::base::child;
 use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::progress::Progress;
 use crate::run::base::stop::Stop;
+use crate::run::live;
 use crate::run::report::RegimeReport;
 use crate::run::spec::{Spec, TenantSpec};
 
@@ -39,7 +41,7 @@ pub(super) struct Order {
 pub(crate) fn serve() -> Result<u8, RunError> {
     let order: Order = child::order().or_fail("read the server's order from standard input")?;
     // A terminal sends Ctrl-C to both processes. The parent ends the server, after it asked for the figures.
-    Stop::default().on_ctrl_c(|| ()).or_fail("listen for Ctrl-C")?;
+    Stop::default().on_ctrl_c().or_fail("listen for Ctrl-C")?;
     order.bound.as_ref().map_or(Ok(()), Bound::enter)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.or_fail("start the server's threads")?.block_on(listen(order))
@@ -57,6 +59,8 @@ async fn listen(order: Order) -> Result<u8, RunError> {
         }
         app = app.nest(&format!("/{}", tenant.name), handlers);
     }
+    let serve = |groups: &Arc<Groups>| live::serve(&groups.hierarchy, None, &Progress::on_stderr());
+    let _server = groups.as_ref().map(serve).transpose()?;
     let (spec, started) = (order.spec.clone(), Instant::now());
     let figures = move || {
         let report = RegimeReport::of_groups(groups.as_deref(), &spec, started.elapsed().as_secs_f64());

@@ -1,46 +1,13 @@
-//! Live view of a run: progress on standard error, or the watched groups on standard output.
-//!
-//!   snapshot ─▶ JSON ─▶ tree ─▶ frame (lines) ─▶ screen (terminal) │ text (pipe)   │ the JSON, one line each
-//!
-//! - I1. Every figure of a group comes from one snapshot of the engine.
-//! - I2. A closed output or a failed terminal ends the watching, not the run.
+//! Live view of a run: its progress on standard error, and its groups by a server.
 
-pub(crate) mod frame;
-pub(crate) mod screen;
 mod serve;
 
-use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::run::backend::Backend;
-use crate::run::base::progress::{Bar, is_dumb_terminal};
-use crate::run::base::stop::Stop;
+use crate::run::base::progress::Bar;
 use crate::run::base::units;
 use crate::run::data::Job;
-use crate::tree::Tree;
-use frame::Frame;
-pub(crate) use screen::restore;
-use screen::{Input, Screen};
 pub(crate) use serve::serve;
-
-/// Time between two frames on a terminal.
-const DRAW_EVERY: Duration = Duration::from_millis(300);
-/// Time between two printed frames.
-const PRINT_EVERY: Duration = Duration::from_secs(1);
-/// Size of a printed frame, in columns and groups.
-pub(crate) const PLAIN_COLUMNS: usize = 100;
-pub(crate) const PLAIN_GROUPS: usize = 40;
-
-/// Form in which groups are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Form {
-    /// Drawn on the terminal; printed as text if standard output is no terminal
-    Auto,
-    /// Printed as text, a frame a second
-    Text,
-    /// Printed as JSON, a snapshot a second, one a line
-    Json,
-}
 
 /// Counts of a tenant while the run lasts.
 #[derive(Debug, Clone, Copy)]
@@ -56,91 +23,28 @@ pub(crate) struct Counts<'a> {
     pub(crate) is_idle: bool,
 }
 
-/// View of the running statements. Dropping it restores the terminal.
+/// Progress of the running statements.
 pub(crate) struct Live<'a> {
-    backend: &'a Backend,
-    stop: &'a Stop,
+    bar: Bar<'a>,
     seconds: f64,
-    output: Output<'a>,
-    /// Time of the last frame.
-    shown: Option<Instant>,
-}
-
-enum Output<'a> {
-    Progress(Bar<'a>),
-    Screen(Screen),
-    Text,
-    Json,
-    /// The output failed.
-    Closed,
 }
 
 impl<'a> Live<'a> {
-    /// Starts the view of a run: the groups of `backend` in `form`, otherwise progress. A key can request the stop.
-    pub(crate) fn start(form: Option<Form>, backend: &'a Backend, job: &Job<'a>) -> Live<'a> {
+    /// Starts to show the progress of a run.
+    pub(crate) fn start(job: &Job<'a>) -> Live<'a> {
         let seconds = job.spec.seconds;
-        let output = match form {
-            None => {
-                let first = format!("running for {seconds} s");
-                Output::Progress(job.progress.bar((seconds * 1_000.0) as u64, "{bar:8} {wide_msg}", &first))
-            }
-            Some(Form::Json) => Output::Json,
-            Some(Form::Auto) if has_screen() => Screen::open().map_or(Output::Text, Output::Screen),
-            Some(Form::Auto | Form::Text) => Output::Text,
-        };
-        Live { backend, stop: job.stop, seconds, output, shown: None }
+        let first = format!("running for {seconds} s");
+        Live { bar: job.progress.bar((seconds * 1_000.0) as u64, "{bar:8} {wide_msg}", &first), seconds }
     }
 
-    /// Handles the keys, and shows the tenants after `elapsed` if it is time.
+    /// Shows the tenants after `elapsed`.
     pub(crate) fn update(&mut self, elapsed: Duration, tenants: &[Counts<'_>]) {
-        let (input, every) = match &mut self.output {
-            Output::Progress(bar) => {
-                let time = elapsed.as_secs_f64().min(self.seconds);
-                let time = format!("{time:.0} of {} s", self.seconds);
-                let message = || format!("{time}  {}", line(tenants));
-                return bar.update(elapsed.as_millis() as u64, message, || {
-                    format!("running {time}: {}", line(tenants))
-                });
-            }
-            Output::Screen(screen) => (screen.input(), DRAW_EVERY),
-            Output::Text | Output::Json => (Input::None, PRINT_EVERY),
-            Output::Closed => return,
-        };
-        if let Input::End(key) = input {
-            self.stop.request(key);
-        }
-        if input == Input::None && self.shown.is_some_and(|shown| shown.elapsed() < every) {
-            return;
-        }
-        let Some(groups) = self.backend.groups() else { return };
-        let json = serde_json::to_string(&groups.hierarchy.snapshot()).map_err(io::Error::from);
-        self.shown = Some(Instant::now());
-        let time = format!("{:.1} of {} s", elapsed.as_secs_f64().min(self.seconds), self.seconds);
-        let draw = |json: String| {
-            let tree = &Tree::from_json(json.as_bytes()).map_err(io::Error::other)?;
-            let frame = Frame { tree, order: None, time, tenants };
-            match &mut self.output {
-                Output::Screen(screen) => screen.draw(&frame),
-                Output::Json => print(json),
-                _ => print(frame.text(PLAIN_COLUMNS, PLAIN_GROUPS)),
-            }
-        };
-        if json.and_then(draw).is_err() {
-            self.output = Output::Closed;
-        }
+        let time = elapsed.as_secs_f64().min(self.seconds);
+        let time = format!("{time:.0} of {} s", self.seconds);
+        let message = || format!("{time}  {}", line(tenants));
+        let plain = || format!("running {time}: {}", line(tenants));
+        self.bar.update(elapsed.as_millis() as u64, message, plain);
     }
-}
-
-/// Whether standard output is a terminal that can be drawn on.
-pub(crate) fn has_screen() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("TERM").is_some() && !is_dumb_terminal()
-}
-
-/// Prints a text and a line end, and flushes.
-pub(crate) fn print(text: String) -> io::Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all((text + "\n").as_bytes())?;
-    output.flush()
 }
 
 /// All tenants on one line; counts of 0 are left out.

@@ -16,22 +16,28 @@ use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::progress::Progress;
 use crate::run::base::user;
 
-/// Serves the groups at `address` until the result is dropped, and prints the address of the page. Its token may read and control. A socket in a
-/// directory of this user serves `memgroup top`.
+/// Serves the groups until the result is dropped, on a socket in a directory of this user, and prints how to look at
+/// them. With an `address` it also serves a page there, whose token may read and control.
 pub(crate) fn serve(
     hierarchy: &Hierarchy,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     progress: &Progress,
 ) -> Result<Server, RunError> {
-    let token = Token::random().or_fail("make a token")?;
     let own = user::own().or_fail("read /proc/self")?;
     let folder = folder(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), &env::temp_dir(), own);
     let folder = folder.map_err(RunError::Failure)?;
     sweep(&folder);
     let socket = folder.join(format!("memgroup-{}.sock", process::id()));
-    let settings = Serve::tcp(address).and_unix(socket).token(token.clone()).control(Control::Token(token));
-    let server = memgroup_serve::start(hierarchy, settings)
-        .map_err(|error| RunError::Usage(format!("--serve {address}: {error}")))?;
+    let mut settings = Serve::unix(&socket);
+    if let Some(address) = address {
+        let token = Token::random().or_fail("make a token")?;
+        settings = settings.and_tcp(address).token(token.clone()).control(Control::Token(token));
+    }
+    let server = memgroup_serve::start(hierarchy, settings).map_err(|error| match address {
+        Some(address) => RunError::Usage(format!("--serve {address}: {error}")),
+        None => RunError::Failure(format!("failed to serve the groups on {}: {error}", socket.display())),
+    })?;
+    progress.line(&format!("groups of this run: memgroup-top {}", socket.display()));
     if let Some(page) = server.page() {
         progress.line(&format!("page of all groups until the run ends: {page}"));
     }

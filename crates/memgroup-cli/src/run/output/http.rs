@@ -3,7 +3,6 @@
 use super::sentences;
 use super::summary::{head, wrapped};
 use super::table::{Column, DONE, Emphasis, MAX, P50, P99, PEAK, REFUSED, STOPPED, count, of_tenants};
-use crate::run::base::stop::CTRL_C;
 use crate::run::base::units;
 use crate::run::report::{RegimeReport, Report, Server, TenantReport};
 
@@ -19,15 +18,15 @@ const TENANTS: &[Column] = &[
     MAX,
 ];
 
-/// The whole report as text. `ended_by` is the cause of an early end.
-pub(super) fn of_report(report: &Report, ended_by: Option<&str>, emphasis: Emphasis) -> String {
+/// The whole report as text.
+pub(super) fn of_report(report: &Report, emphasis: Emphasis) -> String {
     let own = &report.memgroup;
     let mut head = head("requests", own);
     if let Some(bound) = own.server.as_ref().and_then(|server| server.bound.as_ref()) {
         head += &format!(", server under {bound}");
     }
     if own.interrupted || report.baseline.as_ref().is_some_and(|report| report.interrupted) {
-        head += &format!(", ended by {}", ended_by.unwrap_or(CTRL_C));
+        head += ", ended by Ctrl-C";
     }
     let mut text = emphasis.heading(&head) + "\n";
     let servers = [("With memgroup", Some(own)), ("Without memgroup", report.baseline.as_ref())];

@@ -63,11 +63,9 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Writes the JSON to its file, if it has one, then the tables to standard output, or to standard error if `stdout_taken`. `ended_by`
-/// is the cause of an early end.
+/// Writes the JSON to its file, if it has one, then the tables to standard output, or to standard error if `stdout_taken`.
 pub(crate) fn publish(
     report: &Report,
-    ended_by: Option<&str>,
     file: Option<&Path>,
     stdout_taken: bool,
     details: bool,
@@ -75,8 +73,8 @@ pub(crate) fn publish(
     let text = |is_terminal| {
         let (emphasis, own) = (Emphasis::on(is_terminal), &report.memgroup);
         match own.server {
-            Some(_) => http::of_report(report, ended_by, emphasis),
-            None => summary::of_report(report, ended_by, details, emphasis),
+            Some(_) => http::of_report(report, emphasis),
+            None => summary::of_report(report, details, emphasis),
         }
     };
     let written = file.map_or(Ok(()), |file| {

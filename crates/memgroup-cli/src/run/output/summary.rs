@@ -6,20 +6,14 @@ use super::sentences::{self, SENTENCES_MAX, WIDTH};
 use super::table::{Column, DONE, Emphasis, MAX, P50, P99, PEAK, REFUSED, STOPPED, count, of_tenants};
 use super::{comparison, details};
 use crate::run::backend::Regime;
-use crate::run::base::stop::CTRL_C;
 use crate::run::report::{RegimeReport, Report};
 
 /// Results of the statements of each tenant, their latencies, and its memory.
 const TENANTS: &[Column] =
     &[DONE, REFUSED, STOPPED, ("retried", |tenant| count(tenant.retried)), P50, P99, PEAK, MAX];
 
-/// The whole report as text. `ended_by` is the cause of an early end.
-pub(super) fn of_report(
-    report: &Report,
-    ended_by: Option<&str>,
-    details: bool,
-    emphasis: Emphasis,
-) -> String {
+/// The whole report as text.
+pub(super) fn of_report(report: &Report, details: bool, emphasis: Emphasis) -> String {
     let regimes = report.regimes();
     let own = &report.memgroup;
     let mut head = head("statements", own);
@@ -27,7 +21,7 @@ pub(super) fn of_report(
         head += ", without reclaim";
     }
     if regimes.iter().any(|(_, report)| report.interrupted) {
-        head += &format!(", ended by {}", ended_by.unwrap_or(CTRL_C));
+        head += ", ended by Ctrl-C";
     }
     let mut text = emphasis.heading(&head) + "\n\n";
     let is_comparison = regimes.len() > 1;

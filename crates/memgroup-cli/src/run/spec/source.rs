@@ -12,7 +12,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::run::base::error::RunError;
-use crate::tree::plain;
 
 /// The most characters of a key, a value or a line that an error repeats.
 const REPEATED_MAX: usize = 80;
@@ -196,6 +195,11 @@ pub(super) fn bytes(value: &DeValue<'_>) -> Option<Option<u64>> {
 pub(super) fn variant<T: DeserializeOwned>(value: &DeValue<'_>) -> Option<T> {
     let name: StrDeserializer<'_, Error> = value.as_str()?.into_deserializer();
     T::deserialize(name).ok()
+}
+
+/// Returns `text` with a replacement for each character that a terminal would obey.
+fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// `text`, its end as an ellipsis if it is long (I2).

@@ -21,7 +21,7 @@ use crate::run::base::joined;
 use crate::run::data::Job;
 use crate::run::data::files::Database;
 use crate::run::data::workload::{Work, Workload};
-use crate::run::live::{Counts, Form, Live};
+use crate::run::live::{Counts, Live};
 use crate::run::measure::Idle;
 use crate::run::measure::latencies::Latencies;
 use crate::run::spec::{Kind, TenantSpec};
@@ -90,13 +90,8 @@ pub(crate) struct Ran {
     pub(crate) sessions: Vec<Session>,
 }
 
-/// Runs the statements of `job` until its seconds are over or a stop is requested, and shows them in the form `watch`.
-pub(crate) fn run_all(
-    backend: &Backend,
-    job: &Job<'_>,
-    databases: &[Database],
-    watch: Option<Form>,
-) -> Result<Ran, RunError> {
+/// Runs the statements of `job` until its seconds are over or a stop is requested, and shows their progress.
+pub(crate) fn run_all(backend: &Backend, job: &Job<'_>, databases: &[Database]) -> Result<Ran, RunError> {
     let spec = job.spec;
     let mut workers = Vec::new();
     for (index, (tenant, database)) in spec.tenants.iter().zip(databases).enumerate() {
@@ -114,7 +109,7 @@ pub(crate) fn run_all(
     let (elapsed, results) = thread::scope(|threads| {
         let handles: Vec<_> =
             workers.into_iter().map(|worker| threads.spawn(move || worker.run(run))).collect();
-        run.watch(&handles, Live::start(watch, backend, job));
+        run.watch(&handles, Live::start(job));
         let elapsed = run.started.elapsed();
         run.end(&handles, &interrupters);
         (elapsed, handles.into_iter().map(joined).collect::<Result<Vec<_>, _>>())

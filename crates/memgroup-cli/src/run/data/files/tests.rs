@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use super::{BUILDING, Database, build, build_all, fill, find, path_of, prepare, read_through};
 use crate::run::base::error::RunError;
 use crate::run::base::progress::Progress;
-use crate::run::base::stop::{CTRL_C, Stop};
+use crate::run::base::stop::Stop;
 use crate::run::data::Job;
 use crate::run::spec::Spec;
 
@@ -101,7 +101,7 @@ fn keeps_a_foreign_file() {
 fn removes_the_unfinished_file_after_a_stop() {
     let directory = tempfile::tempdir().expect("a directory");
     let (spec, progress, stop) = (spec(), Progress::on_stderr(), Stop::default());
-    stop.request(CTRL_C);
+    stop.request();
     let job = Job { spec: &spec, directory: directory.path(), progress: &progress, stop: &stop };
     assert_eq!(prepare(&job, None).expect("no error"), None);
     build_all(&job, spec.tenants.iter().collect(), None).expect("no error");

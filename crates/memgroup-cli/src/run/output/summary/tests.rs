@@ -4,7 +4,7 @@ use crate::run::report::{RegimeReport, Report, WithoutRetries};
 use crate::run::spec::Kind;
 
 fn shown(memgroup: RegimeReport) -> String {
-    of_report(&Report::of(memgroup), None, false, Emphasis(false))
+    of_report(&Report::of(memgroup), false, Emphasis(false))
 }
 
 /// A report of the built-in scenario with wide figures.
@@ -57,7 +57,7 @@ With --details: tables of memory, reclaim, time and limits
 #[test]
 fn fits_24_lines_of_100_columns() {
     for (report, cut) in [(Report::of(built_in()), 1), (three(), 1)] {
-        let text = of_report(&report, None, false, Emphasis(false));
+        let text = of_report(&report, false, Emphasis(false));
         assert!(text.lines().count() <= 24, "{} lines: {text}", text.lines().count());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         assert!(text.ends_with(&format!("and more sentences ({cut})\n")), "{text}");
@@ -66,7 +66,7 @@ fn fits_24_lines_of_100_columns() {
 
 #[test]
 fn fits_100_columns_with_details() {
-    let text = of_report(&three(), None, true, Emphasis(false));
+    let text = of_report(&three(), true, Emphasis(false));
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     for part in [
         "page cache",
@@ -102,7 +102,7 @@ well-behaved: retried           0               0                         0
 tenants that fail if not retried  1 of 1               -                         -
 runaway: failed               120               0                       120
 ";
-    let text = of_report(&compared, None, false, Emphasis(false));
+    let text = of_report(&compared, false, Emphasis(false));
     for (line, expected) in text.lines().zip(expected.lines()) {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert!(line.starts_with("---") || words(line) == words(expected), "{text}");
@@ -124,20 +124,15 @@ runaway: failed               120               0                       120
 fn says_that_the_guard_was_reached() {
     let unlimited = RegimeReport { guard: Some(11 << 30), ..report(0) };
     let compared = Report { unlimited: Some(unlimited), ..Report::of(report(0)) };
-    let text = of_report(&compared, None, false, Emphasis(false)).replace("\n  ", " ");
+    let text = of_report(&compared, false, Emphasis(false)).replace("\n  ", " ");
     assert!(text.contains("only statements of `runaway` failed; the guard of 11.0G was reached."), "{text}");
 }
 
 #[test]
-fn says_which_key_ended_an_interrupted_run() {
-    let mut early = Report::of(report(0));
-    let shown = |report: &Report, by| of_report(report, by, false, Emphasis(false));
-    assert!(shown(&early, Some("q")).starts_with("2 tenants, 20.0 s of statements, seed 1\n"), "too late");
-    early.memgroup.interrupted = true;
-    for (by, name) in [(Some("q"), "q"), (Some("Ctrl-C"), "Ctrl-C"), (None, "Ctrl-C")] {
-        let head = format!("2 tenants, 20.0 s of statements, seed 1, ended by {name}\n");
-        assert!(shown(&early, by).starts_with(&head), "{name}");
-    }
+fn says_that_ctrl_c_ended_an_interrupted_run() {
+    assert!(shown(report(0)).starts_with("2 tenants, 20.0 s of statements, seed 1\n"));
+    let early = RegimeReport { interrupted: true, ..report(0) };
+    assert!(shown(early).starts_with("2 tenants, 20.0 s of statements, seed 1, ended by Ctrl-C\n"));
 }
 
 #[test]
@@ -154,7 +149,7 @@ fn omits_a_first_refusal_without_details() {
     let mut baseline = report(3);
     baseline.tenants[0].first_refusal = Some("out of memory".to_owned());
     let compared = Report { baseline: Some(baseline), ..Report::of(report(0)) };
-    let text = of_report(&compared, None, true, Emphasis(false));
+    let text = of_report(&compared, true, Emphasis(false));
     assert!(!text.contains("First refusal of `lookups`"), "{text}");
     assert!(text.contains("First refusal of `runaway` with SQLite's heap limit: /tenants"), "{text}");
 }
@@ -162,12 +157,12 @@ fn omits_a_first_refusal_without_details() {
 #[test]
 fn emphasises_failures_of_well_behaved_tenants_only() {
     let compared = Report { baseline: Some(report(3)), ..Report::of(report(3)) };
-    let emphatic = of_report(&compared, None, true, Emphasis(true));
+    let emphatic = of_report(&compared, true, Emphasis(true));
     let mut plain = emphatic.clone();
     for code in ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m"] {
         plain = plain.replace(code, "");
     }
-    assert_eq!(plain, of_report(&compared, None, true, Emphasis(false)));
+    assert_eq!(plain, of_report(&compared, true, Emphasis(false)));
     assert!(emphatic.contains("\x1b[31m3\x1b[0m") && !emphatic.contains("\x1b[31m120"), "{emphatic}");
 }
 

@@ -1,0 +1,432 @@
+//! Attach: a program by its socket, its number, or its address; its snapshots as JSON.
+//!
+//! - I1. A token is sent to no program of another user, unless it is root's: any user may place a socket.
+//! - I2. A token is sent to another machine only if the user says so, because HTTP does not hide it from those between.
+//! - I3. Without a name, only a program of this user or of root is shown.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant, SystemTime};
+use std::{fmt, fs, io, thread};
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+
+use super::find;
+use crate::error::Error;
+use crate::plain::plain;
+use crate::tree::Tree;
+
+/// The most bytes of an answer.
+const ANSWER_MAX: usize = 256 << 20;
+/// The most bytes of a problem.
+const PROBLEM_MAX: usize = 64 << 10;
+/// The longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The pause between two tries to connect.
+const RETRY: Duration = Duration::from_millis(20);
+/// The variable of the environment with a token, which other users cannot read as they can read a command line.
+const TOKEN: &str = "MEMGROUP_TOKEN";
+
+/// The place of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Unix(path) => f.write_str(&plain(&path.to_string_lossy())),
+            Target::Tcp(host) => write!(f, "http://{host}"),
+        }
+    }
+}
+
+impl Target {
+    /// The program that `word` names; without one the only program that is found.
+    pub(crate) fn of(word: Option<&str>) -> Result<Target, Error> {
+        let Some(word) = word else {
+            let (found, others): (Vec<_>, Vec<_>) =
+                find::programs(None).into_iter().partition(|one| one.is_trusted);
+            return only(found, || {
+                let named = "give its SOCKET, its PID, or http://127.0.0.1:PORT with --token";
+                let beside = match &others[..] {
+                    [] => String::new(),
+                    others => format!(" ({} of other users)", others.len()),
+                };
+                format!(
+                    "found no program of this user that serves its groups on a Unix socket{beside}; {named}"
+                )
+            });
+        };
+        if let Some(host) = word.strip_prefix("http://") {
+            if let Some((host, _)) = host.split_once("/#token=") {
+                return Err(Error::Usage(format!(
+                    "the address of the page has a token; give http://{host}, and the token with --token or in {TOKEN}"
+                )));
+            }
+            let host = host.trim_end_matches('/');
+            let has_port =
+                host.parse::<hyper::http::uri::Authority>().is_ok_and(|one| one.port_u16().is_some());
+            return if has_port {
+                Ok(Target::Tcp(host.to_owned()))
+            } else {
+                Err(Error::Usage(format!("{word:?} is no address; give http://HOST:PORT")))
+            };
+        }
+        if let Ok(pid) = word.parse::<u32>() {
+            return only(find::programs(Some(pid)), || {
+                if !Path::new("/proc").join(pid.to_string()).exists() {
+                    return format!(
+                        "no process has the number {pid}; `memgroup-top` alone finds the programs"
+                    );
+                }
+                format!(
+                    "process {pid} serves no groups on a Unix socket, or this user may not read /proc/{pid}/fd; give its SOCKET"
+                )
+            });
+        }
+        let found = match fs::metadata(word) {
+            Ok(found) if found.file_type().is_socket() => Ok(Target::Unix(word.into())),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Error::Failure(format!(
+                    "failed to reach {}: {error}; the user of its program reaches it, or root",
+                    plain(word)
+                )));
+            }
+            Ok(_) => Err(format!("the file {word:?} is no socket")),
+            Err(_) if word.contains('/') && !word.contains("://") => Err(format!("no file is at {word:?}")),
+            Err(_) => Err(format!("{word:?} is no socket, process number or address")),
+        };
+        found.map_err(|reason| {
+            Error::Usage(format!(
+                "{reason}; give the path of a socket, a PID, or http://127.0.0.1:PORT with --token"
+            ))
+        })
+    }
+}
+
+fn only(found: Vec<find::Program>, none: impl FnOnce() -> String) -> Result<Target, Error> {
+    match &found[..] {
+        [] => Err(Error::Failure(none())),
+        [one] => Ok(Target::Unix(one.socket.clone())),
+        several => {
+            let line = |one: &find::Program| {
+                let (name, socket) = (plain(&one.name), plain(&one.socket.to_string_lossy()));
+                format!("\n  {:>7}  {name:<16} {socket}", one.pid)
+            };
+            let lines: String = several.iter().map(line).collect();
+            Err(Error::Usage(format!(
+                "several programs serve their groups; give the PID or the SOCKET of one:{lines}"
+            )))
+        }
+    }
+}
+
+/// A connection to a program, made anew when it is lost.
+pub(crate) struct Client {
+    pub(crate) target: Target,
+    token: Option<String>,
+    /// Whether the token may be sent to another machine (I2).
+    is_insecure: bool,
+    runtime: Runtime,
+    sender: Option<SendRequest<Empty<Bytes>>>,
+}
+
+/// A snapshot and its JSON, on one line.
+pub(crate) struct Shot {
+    pub(crate) json: Vec<u8>,
+    pub(crate) tree: Tree,
+}
+
+/// A snapshot, or why there is none.
+pub(crate) type Answer = Result<Shot, String>;
+
+impl Shot {
+    pub(crate) fn of(mut json: Vec<u8>) -> Answer {
+        let tree = Tree::from_json(&json)?;
+        // In JSON line ends are between names and values only.
+        json.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+        Ok(Shot { json, tree })
+    }
+}
+
+impl Client {
+    pub(crate) fn new(target: Target, token: Option<String>, is_insecure: bool) -> io::Result<Client> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let token = token.or_else(|| std::env::var(TOKEN).ok()).filter(|token| !token.is_empty());
+        Ok(Client { target, token, is_insecure, runtime, sender: None })
+    }
+
+    /// The program's groups as they are now.
+    pub(crate) fn shot(&mut self) -> Answer {
+        let Client { target, token, is_insecure, runtime, sender } = self;
+        let is_kept = sender.is_some();
+        let answer = runtime.block_on(async {
+            let mut answer = get(target, token.as_deref(), *is_insecure, sender).await;
+            // A server closes a connection that was idle for long.
+            if answer.is_err() && is_kept {
+                *sender = None;
+                answer = get(target, token.as_deref(), *is_insecure, sender).await;
+            }
+            answer
+        });
+        if answer.is_err() {
+            self.sender = None;
+        }
+        answer.and_then(Shot::of).map_err(|error| format!("{}: {error}", self.target))
+    }
+
+    /// Sends a snapshot and `number` each `every`, from a thread that ends with the receiver.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn follow(
+        mut self,
+        every: Duration,
+        number: usize,
+        to: SyncSender<(usize, Answer)>,
+    ) -> io::Result<()> {
+        let follow = move || {
+            loop {
+                let begun = Instant::now();
+                if to.send((number, self.shot())).is_err() {
+                    return;
+                }
+                thread::sleep(every.saturating_sub(begun.elapsed()));
+            }
+        };
+        thread::Builder::new().name("attach".to_owned()).spawn(follow).map(drop)
+    }
+}
+
+/// Whether a token may be sent: the system tells the user that listens (I1).
+fn check_user(stream: &UnixStream) -> Result<(), String> {
+    let named = |error: io::Error| format!("connect: {error}");
+    let (theirs, own) = (stream.peer_cred().map_err(named)?.uid(), find::own_user().map_err(named)?);
+    if theirs == own || theirs == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "connect: user {theirs} listens there, and a token is sent only to programs of this user, {own}, or of root; \
+         ask without --token and {TOKEN}"
+    ))
+}
+
+/// Whether a token may be sent to this address (I2).
+fn check_address(address: SocketAddr) -> Result<(), String> {
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "connect: the token would go to {} unencrypted; forward its port (ssh -L 9191:127.0.0.1:PORT HOST) and give \
+         http://127.0.0.1:9191, or send it nevertheless with --insecure",
+        address.ip()
+    ))
+}
+
+async fn connect(
+    target: &Target,
+    has_token: bool,
+    is_insecure: bool,
+) -> Result<SendRequest<Empty<Bytes>>, String> {
+    let no_stream = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!("connect: {error}: no program listens there"),
+        _ => format!("connect: {error}"),
+    };
+    let no_http = |error: hyper::Error| format!("connect: {error}");
+    match target {
+        Target::Unix(path) => {
+            let stream = loop {
+                match UnixStream::connect(path).await {
+                    // The server's queue of connections is full, and the system does not wait for a place in it.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        tokio::time::sleep(RETRY).await
+                    }
+                    connected => break connected.map_err(no_stream)?,
+                }
+            };
+            if has_token {
+                check_user(&stream)?;
+            }
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
+            tokio::spawn(connection);
+            Ok(sender)
+        }
+        Target::Tcp(host) => {
+            let stream = TcpStream::connect(host.as_str()).await.map_err(no_stream)?;
+            if has_token && !is_insecure {
+                check_address(stream.peer_addr().map_err(no_stream)?)?;
+            }
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
+            tokio::spawn(connection);
+            Ok(sender)
+        }
+    }
+}
+
+async fn get(
+    target: &Target,
+    token: Option<&str>,
+    is_insecure: bool,
+    kept: &mut Option<SendRequest<Empty<Bytes>>>,
+) -> Result<Vec<u8>, String> {
+    let exchange = async {
+        if kept.is_none() {
+            *kept = Some(connect(target, token.is_some(), is_insecure).await?);
+        }
+        let Some(sender) = kept else { return Err("connect".to_owned()) };
+        sender.ready().await.map_err(|error| error.to_string())?;
+        let host = if let Target::Tcp(host) = target { host } else { "localhost" };
+        let mut request = Request::get("/v1/tree").header("host", host);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request
+            .body(Empty::new())
+            .map_err(|_| "a token has letters, digits and -._~+/= only".to_owned())?;
+        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let most = if status == StatusCode::OK { ANSWER_MAX } else { PROBLEM_MAX };
+        let body = Limited::new(answer.into_body(), most).collect().await;
+        let body = body.map(|body| Vec::from(body.to_bytes())).map_err(|error| error.to_string());
+        if status == StatusCode::OK { body } else { Err(refusal(status, &body.unwrap_or_default())) }
+    };
+    let ended = tokio::time::timeout(PATIENCE, exchange).await;
+    ended.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+}
+
+/// The detail of a problem, or the status alone.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let detail = problem["detail"].as_str().map(plain);
+    match detail {
+        Some(detail) if status == StatusCode::UNAUTHORIZED => format!("{detail} (--token, or {TOKEN})"),
+        Some(detail) => detail,
+        None => format!("the answer has the status {status}"),
+    }
+}
+
+/// Microseconds since 1970; 0 if the clock is set to an earlier time.
+pub(crate) fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    use super::find::Program;
+    use super::*;
+
+    #[test]
+    fn shows_names_and_paths_of_programs_without_characters_that_a_terminal_obeys() {
+        let program = |pid, name: &str, socket: &str| Program {
+            pid,
+            name: name.to_owned(),
+            socket: socket.into(),
+            is_trusted: true,
+        };
+        let found = vec![
+            program(7, "a\x1b[2J\n", "/tmp/\x1b]0;x\x07/m.sock"),
+            program(8, "b\u{9b}31m", "/tmp/\u{202e}gnp.sock"),
+        ];
+        let error = only(found, String::new).expect_err("two programs").to_string();
+        let lines: Vec<_> = error.lines().collect();
+        let shown = [
+            "        7  a\u{fffd}[2J\u{fffd}           /tmp/\u{fffd}]0;x\u{fffd}/m.sock",
+            "        8  b\u{fffd}31m            /tmp/\u{fffd}gnp.sock",
+        ];
+        assert_eq!(lines[1..], shown, "{error:?}");
+        let one = only(vec![program(7, "a", "/tmp/\x1b[2J/m.sock")], String::new).expect("a program");
+        assert_eq!(one, Target::Unix("/tmp/\x1b[2J/m.sock".into()), "it is connected to as it is named");
+        assert_eq!(one.to_string(), "/tmp/\u{fffd}[2J/m.sock");
+    }
+
+    #[test]
+    fn sends_a_token_to_this_machine_only() {
+        for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            check_address(address.parse().expect("an address")).expect("this machine");
+        }
+        for address in ["10.0.0.1:1", "192.0.2.7:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1", "0.0.0.0:1"] {
+            let error = check_address(address.parse().expect("an address")).expect_err("another machine");
+            assert!(error.contains("unencrypted") && error.contains("--insecure"), "{error}");
+        }
+    }
+
+    /// The address at which this machine reaches others, if it has one.
+    fn outer_address() -> Option<std::net::IpAddr> {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
+    }
+
+    #[test]
+    fn sends_no_byte_to_another_address_with_a_token_unless_told() {
+        let Some(ip) = outer_address() else {
+            eprintln!("skipped: this machine has no address but the loopback's");
+            return;
+        };
+        let listener = std::net::TcpListener::bind((ip, 0)).expect("a port");
+        let target = Target::Tcp(listener.local_addr().expect("an address").to_string());
+        let token = || Some("secret".to_owned());
+        let mut client = Client::new(target.clone(), token(), false).expect("a client");
+        let error = client.shot().err().expect("an error");
+        assert!(error.contains("--insecure"), "{error}");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        assert_eq!(stream.read(&mut [0; 1 << 10]).expect("the end"), 0, "bytes were sent");
+        for (token, is_insecure) in [(None, false), (token(), true)] {
+            let has_token = token.is_some();
+            let mut client = Client::new(target.clone(), token, is_insecure).expect("a client");
+            thread::scope(|scope| {
+                let server = scope.spawn(|| {
+                    let (mut stream, _) = listener.accept().expect("a connection");
+                    let mut request = [0; 1 << 10];
+                    let length = stream.read(&mut request).expect("a request");
+                    stream
+                        .write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+                        .expect("a head");
+                    String::from_utf8_lossy(&request[..length]).contains("secret")
+                });
+                assert!(client.shot().err().expect("an error").contains("503"));
+                drop(client);
+                assert_eq!(server.join().expect("a server"), has_token);
+            });
+        }
+    }
+
+    #[test]
+    fn reads_a_bounded_part_of_an_error() {
+        const ENDLESS: usize = 64 << 20;
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let mut client = Client::new(Target::Unix(socket), None, false).expect("a client");
+        thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                assert!(stream.read(&mut [0; 1 << 10]).expect("a request") > 0);
+                stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\n").expect("a head");
+                let piece = [b' '; 1 << 16];
+                (0..ENDLESS / piece.len()).take_while(|_| stream.write_all(&piece).is_ok()).count()
+                    * piece.len()
+            });
+            let error = client.shot().err().expect("an error");
+            assert!(error.ends_with("the answer has the status 503 Service Unavailable"), "{error}");
+            drop(client);
+            assert!(server.join().expect("a server") < ENDLESS, "the whole body was read");
+        });
+    }
+}
