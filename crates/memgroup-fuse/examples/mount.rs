@@ -65,7 +65,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
 
     match std::fs::create_dir_all(&path) {
-        // The tree of a program that was killed may be there. `mount` clears it, and names any other file.
+        // The tree of a program that was killed may be there. `mount` clears it, and names any
+        // other file.
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             return Err(format!("failed to make the directory {path}: {error}").into());
         }

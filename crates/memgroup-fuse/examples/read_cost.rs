@@ -1,12 +1,14 @@
-//! The cost of a read of `memory.current` through the mount: in a row, and alone, after a pause. Beside it: a read of a file of the kernel's own
-//! cgroups, a byte that a thread sends back, and the CPU that the thread of the mount takes for readers with short pauses.
+//! The cost of a read of `memory.current` through the mount: in a row, and alone, after a pause.
+//! Beside it: a read of a file of the kernel's own cgroups, a byte that a thread sends back, and
+//! the CPU that the thread of the mount takes for readers with short pauses.
 //!
 //! ```text
 //! cargo run --release -p memgroup-fuse --example read_cost
 //! taskset -c 0 cargo run --release -p memgroup-fuse --example read_cost
 //! ```
 //!
-//! The second command runs all threads on one CPU. Then no wakeup waits for a CPU that sleeps, which takes long on a virtual machine.
+//! The second command runs all threads on one CPU. Then no wakeup waits for a CPU that sleeps,
+//! which takes long on a virtual machine.
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,7 +58,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     }
 
-    /// Sends a byte to a thread, which sends it back: the two wakeups of each request to the mount, and nothing else.
+    /// Sends a byte to a thread, which sends it back: the two wakeups of each request to the mount,
+    /// and nothing else.
     fn print_wakeups() -> io::Result<()> {
         let (mut asked, mut ask) = io::pipe()?;
         let (mut answer, mut answered) = io::pipe()?;

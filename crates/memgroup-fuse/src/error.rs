@@ -1,4 +1,4 @@
-//! Errors: why a tree was not mounted, and the numbers that requests are answered with.
+//! Errors: why a tree was not mounted, and the error numbers in answers to requests.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use fuser::Errno;
 use memgroup::{FileProblem, GroupError};
 
-/// The path of a tree that was not mounted, and the reason. Printed, it completes the phrase "failed to ...".
+/// The path of a tree that was not mounted, and the reason. Printed, it completes the phrase
+/// "failed to ...".
 #[derive(Debug, thiserror::Error)]
 #[error("mount the tree at {}: {problem}", path.display())]
 #[non_exhaustive]
@@ -25,7 +26,7 @@ pub enum MountProblem {
     /// There is no directory at the path, or it cannot be reached.
     #[error("{0}; it must be a directory that exists")]
     NoDirectory(io::Error),
-    /// The path is or has a symbolic link in a directory in which other users may place links.
+    /// The path contains a symbolic link in a directory where other users may create links.
     #[error(
         "it has a symbolic link, and other users may place links in {}; give the directory to which it leads",
         directory.display()
@@ -57,7 +58,7 @@ pub enum MountProblem {
     /// The system call failed.
     #[error("the system refused it: {0}")]
     Refused(io::Error),
-    /// Other users than root mount by `fusermount3`, which could not be started.
+    /// Users other than root mount by `fusermount3`, which could not be started.
     #[error(
         "only root mounts without help; other users need the program fusermount3 (Debian's package fuse3), and starting it failed: {0}"
     )]
@@ -75,19 +76,21 @@ pub enum MountProblem {
     Session(io::Error),
 }
 
-/// The number for a file that was not written.
+/// Returns the error number for a file that was not written.
 pub(crate) fn of_file(problem: &FileProblem) -> Errno {
     match problem {
         FileProblem::Unknown => Errno::ENOENT,
         FileProblem::Offline => Errno::ENODEV,
         FileProblem::Unsupported(_) => Errno::EOPNOTSUPP,
         FileProblem::Short { .. } => Errno::EAGAIN,
-        // The kernel answers a write to a file that it only reads so, for root. Others have no permission.
+        // The kernel gives root this answer to a write to a read-only file. Others have no
+        // permission.
         _ => Errno::EINVAL,
     }
 }
 
-/// The number for a group that was not made or not removed. The kernel has EAGAIN for its bounds on depth and number.
+/// Returns the error number for a group that was not made or not removed. EAGAIN is the kernel's
+/// for its bounds on depth and number.
 pub(crate) fn of_group(error: &GroupError) -> Errno {
     match error {
         GroupError::NotFound { .. } => Errno::ENOENT,

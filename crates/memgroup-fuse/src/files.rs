@@ -1,27 +1,29 @@
-//! Files of a group, by name and by number. The engine's table has them; here are their modes, and those that a descriptor treats.
+//! Files of a group, by name and by number. The engine defines them; this module adds their modes,
+//! and the special behaviour of some descriptors.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use memgroup::{GroupFile, Hierarchy};
+use parking_lot::RwLock;
 
-/// The part of a file that is more than a text of its group.
+/// What a file does beyond being a text of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// No part.
+    /// Nothing.
     Plain,
-    /// A poll waits for events of the group and those below it.
+    /// A poll waits for events of the group and the groups below it.
     Events,
     /// A poll waits for events of the group alone.
     EventsLocal,
-    /// A poll waits until memory is held in the group, or no more.
+    /// A poll waits until the group becomes populated with memory, or empty.
     Populated,
-    /// A write begins the peak anew for its descriptor.
+    /// A write resets the peak for its descriptor.
     Peak,
-    /// A write is a trigger of its descriptor, and a poll waits for it.
+    /// A write sets a trigger for its descriptor, and a poll waits for that.
     Pressure,
     /// A write may take long.
     Reclaim,
-    /// A bound on the groups below its group. It belongs to the owner of the directory above.
+    /// A bound on the groups below its group. The file belongs to the owner of the directory above.
     Bound,
 }
 
@@ -65,39 +67,40 @@ impl Files {
         files
     }
 
-    /// Adds the files of subsystems that were registered since. Files keep their positions.
+    /// Adds the files of subsystems that were registered since the last call. Files keep their
+    /// positions.
     fn refresh(&self) {
         let now = self.hierarchy.files();
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         let new = now.into_iter().skip(known.len()).map(|file| Arc::new(File::new(file)));
         known.extend(new);
     }
 
     fn known(&self) -> Vec<Arc<File>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.read().clone()
     }
 
-    /// The file with this number, which is 1 or more.
+    /// Returns the file with this number, which is 1 or more.
     pub(crate) fn get(&self, number: u8) -> Option<Arc<File>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.get(usize::from(number).checked_sub(1)?).cloned()
     }
 
-    /// The file with this name, and its number.
+    /// Returns the file with this name, and its number.
     pub(crate) fn find(&self, name: &str) -> Option<(u8, Arc<File>)> {
         let look = || {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let known = self.known.read();
             let at = known.iter().position(|file| file.name == name)?;
             Some((u8::try_from(at + 1).ok()?, Arc::clone(&known[at])))
         };
         look().or_else(|| {
-            // Subsystems have no other files.
+            // Subsystems have only files with this ending.
             name.ends_with(".stat").then(|| self.refresh());
             look()
         })
     }
 
-    /// All files, with their numbers.
+    /// Returns all files with their numbers.
     pub(crate) fn list(&self) -> impl Iterator<Item = (u8, Arc<File>)> {
         self.refresh();
         (1..=u8::MAX).zip(self.known())

@@ -5,25 +5,51 @@
 //!    7 ..  0     the file's number; 0 is the directory
 //! ```
 //!
-//! The kernel wants 1 for the directory of the root. No other number is below 2^8, because generations begin with 1.
+//! The kernel requires 1 for the directory of the root. No other number is below 2^8, because
+//! generations begin with 1.
 //!
-//! - I1. A number belongs to one group for ever, because no two groups of a process have the same generation. The 56 bits
-//!   of it that fit are enough for a million groups a second over a thousand years.
-//! - I2. A number has no room for the group's node, so a table has the ids of the groups that the kernel was told. An
-//!   entry stays until its group is released. A number without an entry names no group, whichever group has the node by
-//!   then.
+//! - I1. A number belongs to one group for ever, because no two groups of a process have the same
+//!   generation. Its lower 56 bits, which fit, are enough for a million groups a second over a
+//!   thousand years.
+//! - I2. A number has no room for the group's node, so a table has the ids of the groups whose
+//!   numbers the kernel knows. An entry stays until its group is released. A number without an
+//!   entry names no group, whichever group uses the node by then.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::hash::Hash;
 
 use fuser::INodeNo;
 use memgroup::{GroupId, Hierarchy};
+use parking_lot::Mutex;
 
 /// The file's number of a directory.
 pub(crate) const DIRECTORY: u8 = 0;
 
 /// Entries below which none is dropped.
-const ENTRIES_LEAST: usize = 64;
+pub(crate) const ENTRIES_LEAST: usize = 64;
+
+/// Entries of groups. When their number has doubled, those of groups that are gone are dropped.
+pub(crate) struct Entries<K, V> {
+    pub(crate) map: HashMap<K, V>,
+    /// The number of entries at which the map is pruned.
+    most: usize,
+}
+
+impl<K: Eq + Hash, V> Entries<K, V> {
+    pub(crate) fn new() -> Entries<K, V> {
+        Entries { map: HashMap::new(), most: ENTRIES_LEAST }
+    }
+
+    /// Returns the map, with room for one more entry. `is_there` says whether the group of an entry
+    /// still exists.
+    pub(crate) fn for_one_more(&mut self, is_there: impl Fn(&K, &V) -> bool) -> &mut HashMap<K, V> {
+        if self.map.len() >= self.most {
+            self.map.retain(|key, value| is_there(key, value));
+            self.most = ENTRIES_LEAST.max(2 * self.map.len());
+        }
+        &mut self.map
+    }
+}
 
 /// A directory or a file of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +60,7 @@ pub(crate) struct Inode {
 }
 
 impl Inode {
-    /// The number of this inode in a tree with this root.
+    /// Returns the number of this inode in a tree with this root.
     pub(crate) fn number(self, root: GroupId) -> INodeNo {
         if self.file == DIRECTORY && self.group == root {
             return INodeNo::ROOT;
@@ -43,47 +69,40 @@ impl Inode {
     }
 }
 
-struct Entries {
-    /// By generation.
-    groups: HashMap<u64, GroupId>,
-    /// The number of entries at which those of released groups are dropped.
-    most: usize,
-}
-
-/// The groups that the kernel was told.
+/// The groups whose numbers the kernel knows.
 pub(crate) struct Inodes {
     hierarchy: Hierarchy,
     pub(crate) root: GroupId,
-    entries: Mutex<Entries>,
+    /// By generation.
+    entries: Mutex<Entries<u64, GroupId>>,
 }
 
 impl Inodes {
     pub(crate) fn new(hierarchy: &Hierarchy) -> Inodes {
         let root = hierarchy.root().id();
-        let entries = Entries { groups: HashMap::from([(root.as_u64(), root)]), most: ENTRIES_LEAST };
+        let mut entries = Entries::new();
+        entries.map.insert(root.as_u64(), root);
         Inodes { hierarchy: hierarchy.clone(), root, entries: Mutex::new(entries) }
     }
 
-    /// The kernel is told an inode of this group, and may send its number from now on.
+    /// Notes that the kernel gets an inode of this group, and may send its number from now on.
     pub(crate) fn tell(&self, group: GroupId) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.groups.len() >= entries.most {
-            entries.groups.retain(|_, id| self.hierarchy.group(*id).is_some());
-            entries.most = ENTRIES_LEAST.max(2 * entries.groups.len());
-        }
-        entries.groups.insert(group.as_u64(), group);
+        let mut entries = self.entries.lock();
+        let is_there = |_: &u64, id: &GroupId| self.hierarchy.group(*id).is_some();
+        entries.for_one_more(is_there).insert(group.as_u64(), group);
     }
 
-    /// The inode with this number. If its group was released, the inode has the number still, and no group has its id.
+    /// Returns the inode with this number. If its group was released, no group has the id of the
+    /// returned inode.
     pub(crate) fn find(&self, number: INodeNo) -> Inode {
         if number == INodeNo::ROOT {
             return Inode { group: self.root, file: DIRECTORY };
         }
         let INodeNo(number) = number;
         let generation = number >> 8;
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.lock();
         let released = || GroupId::from_u128(u128::from(generation) << 32 | u128::from(u32::MAX));
-        let group = entries.groups.get(&generation).copied().unwrap_or_else(released);
+        let group = entries.map.get(&generation).copied().unwrap_or_else(released);
         Inode { group, file: number as u8 }
     }
 }
@@ -153,7 +172,7 @@ mod tests {
             last = place(life);
             assert_eq!(last.id().node(), node, "the place is used again");
             inodes.tell(last.id());
-            let entries = inodes.entries.lock().unwrap().groups.len();
+            let entries = inodes.entries.lock().map.len();
             assert!(entries <= ENTRIES_LEAST, "{entries}");
         }
         for &number in &numbers {

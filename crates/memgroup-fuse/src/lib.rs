@@ -13,7 +13,6 @@ mod place;
 mod row;
 mod table;
 mod tree;
-mod unmounter;
 mod watch;
 mod workers;
 

@@ -1,4 +1,4 @@
-//! Mount: begins and ends the service of one tree at one path.
+//! Mount: starts and stops serving one tree at one path.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,6 @@ use crate::error::{MountError, MountProblem};
 use crate::owners::Owner;
 use crate::row::Row;
 use crate::tree::Tree;
-use crate::unmounter::Unmounter;
 use crate::{attach, place};
 
 /// Options of a mount.
@@ -31,19 +30,22 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults: only processes of the user that mounts see the tree, and a shell unmounts it in whatever way the program ends.
+    /// Returns the defaults: only processes of the user that mounts see the tree, and a shell
+    /// unmounts it, whichever way the program ends.
     pub fn new() -> Options {
         Options { allow_other: false, unmount_at_end: true }
     }
 
-    /// Sets whether processes of other users see the tree; `false` by default. Owners and permissions of the files bound them. If a user other than
-    /// root mounts, `/etc/fuse.conf` must have `user_allow_other`.
+    /// Sets whether processes of other users see the tree; `false` by default. Owners and
+    /// permissions of the files limit what they may do. If a user other than root mounts,
+    /// `/etc/fuse.conf` must have `user_allow_other`.
     pub fn allow_other(self, allow_other: bool) -> Options {
         Options { allow_other, ..self }
     }
 
-    /// Sets whether a child process, a shell, waits for the end of the program and unmounts then; `true` by default. Without it, a program that ends
-    /// without dropping its [`Mount`] leaves a dead mount behind: after `exit`, a signal or an abort.
+    /// Sets whether a child process, a shell, waits for the end of the program and then unmounts;
+    /// `true` by default. Without it, a program that ends without dropping its [`Mount`], by
+    /// `exit`, a signal or an abort, leaves a dead mount behind.
     pub fn unmount_at_end(self, unmount_at_end: bool) -> Options {
         Options { unmount_at_end, ..self }
     }
@@ -55,10 +57,11 @@ impl Default for Options {
     }
 }
 
-/// A mounted tree; from [`mount`]. Dropping it unmounts.
+/// A mounted tree, made by [`mount`]. Dropping it unmounts the tree.
 ///
-/// The drop ends the connection to the kernel first. So it also unmounts while descriptors are open: they answer `ENOTCONN` from then on. If another
-/// program unmounted the tree, the drop does nothing. A write to `memory.reclaim` that is under way goes on; its result is lost.
+/// The drop first ends the connection to the kernel, so it unmounts even while descriptors are
+/// open. From then on they answer `ENOTCONN`. If another program unmounted the tree, the drop does
+/// nothing. A running write to `memory.reclaim` continues, but its result is lost.
 #[must_use = "dropping it unmounts the tree"]
 #[derive(Debug)]
 pub struct Mount {
@@ -69,12 +72,15 @@ pub struct Mount {
 
 /// Mounts the tree of groups at a directory.
 ///
-/// The directory must exist; the tree hides its entries. A symbolic link in any part of `path` is followed only if it is in a directory of this user or of root
-/// to which other users cannot write. A dead tree of an ended program is unmounted before. Root mounts by a system call. Other users
-/// need the program `fusermount3`, and access to `/dev/fuse`. The mount keeps the hierarchy as a handle does.
+/// The directory must exist; the tree hides its entries. A symbolic link in any part of `path` is
+/// followed only if it is in a directory of this user or of root to which other users cannot write.
+/// A dead tree left by a program that ended is unmounted first. Root mounts by a system call. Other
+/// users need the program `fusermount3`, and access to `/dev/fuse`. The mount keeps the hierarchy
+/// alive, as a handle does.
 ///
-/// The call starts three threads, which are in no scope: their memory is charged to no group. The returned [`Mount`] is memory of the caller. With
-/// [`Options::unmount_at_end`], it also starts a child process, which a program that waits for all its children sees.
+/// The call starts three threads, which are in no scope, so their memory is charged to no group.
+/// The returned [`Mount`] is memory of the caller. With [`Options::unmount_at_end`], the call also
+/// starts a child process, which a program that waits for all its children will see.
 ///
 /// ```no_run
 /// use memgroup::{Config, Hierarchy};
@@ -90,7 +96,8 @@ pub struct Mount {
 /// ```
 ///
 /// # Errors
-/// There is no such directory, or the system does not let this user mount. Or another tree is mounted there, or a dead file system of another kind.
+/// There is no such directory, the system does not let this user mount, or another tree or a dead
+/// file system of another kind is mounted there.
 pub fn mount(hierarchy: &Hierarchy, path: impl AsRef<Path>, options: Options) -> Result<Mount, MountError> {
     let (path, hierarchy) = (path.as_ref(), hierarchy.clone());
     let (ready, began) = channel();
@@ -99,13 +106,14 @@ pub fn mount(hierarchy: &Hierarchy, path: impl AsRef<Path>, options: Options) ->
         let path = path.to_owned();
         move || serve(&hierarchy, &path, &options, &ready)
     };
-    // Everything is made on the thread that serves, because this one may be in the scope of a tenant.
+    // Everything is made on the serving thread, because the calling thread may be in a tenant's
+    // scope.
     let thread = thread::Builder::new().name("memgroup-fuse".to_owned()).spawn(serve);
     let thread = thread.map_err(|failed| error(MountProblem::Session(failed)))?;
     match began.recv() {
         Ok(Ok((path, source))) => Ok(Mount { path, source, thread: Some(thread) }),
         Ok(Err(problem)) => {
-            // It gives its handle of the hierarchy back.
+            // Joined, so that its handle of the hierarchy is dropped.
             _ = thread.join();
             Err(error(problem))
         }
@@ -113,16 +121,16 @@ pub fn mount(hierarchy: &Hierarchy, path: impl AsRef<Path>, options: Options) ->
     }
 }
 
-/// The path without links, and the source, which is in the list of mounts and belongs to this mount alone.
+/// The path without links, and the source, which identifies this mount in the list of mounts.
 type Place = (PathBuf, String);
 
-/// Mounts and serves, to the end.
+/// Mounts the tree and serves it until the end.
 fn serve(hierarchy: &Hierarchy, path: &Path, options: &Options, ready: &Sender<Result<Place, MountProblem>>) {
     match begin(hierarchy, path, options) {
         Ok((place, session, unmounter)) => {
             let is_heard = ready.send(Ok(place)).is_ok();
             if is_heard {
-                // An error is of the connection, which is gone then.
+                // An error means that the connection is gone.
                 _ = session.run();
             }
             drop(unmounter);
@@ -135,17 +143,17 @@ fn begin(
     hierarchy: &Hierarchy,
     path: &Path,
     options: &Options,
-) -> Result<(Place, Session<Tree>, Option<Unmounter>), MountProblem> {
+) -> Result<(Place, Session<Tree>, Option<attach::Unmounter>), MountProblem> {
     static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
     let path = place::absolute(path)?;
     place::clear(&path)?;
-    // ORDERING: Relaxed; the number only has to be another one for each mount.
+    // ORDERING: Relaxed, because the number only has to differ for each mount.
     let source = format!("memgroup-{}-{}", std::process::id(), MOUNTS.fetch_add(1, Ordering::Relaxed));
     let mounter = Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
     let tree = Tree::new(hierarchy, mounter).map_err(MountProblem::Session)?;
-    // Before the mount, so that there is no moment at which nothing would unmount it.
-    let start = || Unmounter::start(&path, &source).map_err(MountProblem::Shell);
+    // Started before the mount, so that at every moment something would unmount it.
+    let start = || attach::Unmounter::start(&path, &source).map_err(MountProblem::Shell);
     let unmounter = options.unmount_at_end.then(start).transpose()?;
     let directory = place::open(&path)?;
     let connection = attach::attach(&place::in_proc(&directory), &path, &source, options.allow_other)?;
@@ -163,12 +171,12 @@ fn begin(
 }
 
 impl Mount {
-    /// The directory, as an absolute path without links.
+    /// Returns the directory as an absolute path without links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the tree is still mounted. Another program may unmount it.
+    /// Returns whether the tree is still mounted. Another program may unmount it.
     pub fn is_mounted(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -176,7 +184,8 @@ impl Mount {
     /// Unmounts as the drop does, and returns the error if that fails.
     ///
     /// # Errors
-    /// The system refused, or another file system is mounted above the tree. It stays mounted as long as the program runs.
+    /// The system refused, or another file system covers the tree. The tree then stays mounted as
+    /// long as the program runs.
     pub fn unmount(mut self) -> io::Result<()> {
         self.end()
     }
@@ -187,14 +196,15 @@ impl Mount {
         if has_ended || thread.is_finished() {
             _ = thread.join();
         }
-        // Else the tree is served until the last descriptor is closed, because this user may not end the connection.
+        // Otherwise the tree is served until the last descriptor is closed, because this user may
+        // not end the connection.
         Ok(())
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // After an error it stays mounted: a drop cannot tell.
+        // After an error it stays mounted. A drop cannot report that.
         _ = self.end();
     }
 }

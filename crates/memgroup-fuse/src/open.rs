@@ -1,29 +1,34 @@
 //! Open files: the state of one descriptor.
 //!
-//! - I1. A read at offset 0 makes the text anew, and the reads that follow see that text, as with the kernel's `seq_file`.
-//! - I2. A descriptor keeps no group, except by a peak that was reset or by a trigger. Both go when the group is removed (`watch`).
-//! - I3. The values that a poll compares are read before the text. So a change between the two is told; at worst it is told although the text has it.
-//! - I4. A look at many descriptors finds each group once and reads each value of it once ([`Values`]), however many descriptors of it are polled.
+//! - I1. A read at offset 0 makes a new text, and the reads that follow see that text, as with the
+//!   kernel's `seq_file`.
+//! - I2. A descriptor keeps its group alive only through a peak that was reset or a trigger. Both
+//!   are dropped when the group is removed (`watch`).
+//! - I3. The values that a poll compares are read before the text, so a change between the two is
+//!   reported. At worst it is reported although the text already has it.
+//! - I4. A check of many descriptors looks up each group once and reads each of its values once
+//!   ([`Values`]), however many of its descriptors are polled.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, PollEvents};
 use memgroup::{Events, Group, GroupId, PeakReader, PressureTrigger, PressureWatch, WeakGroup};
+use parking_lot::Mutex;
 
 use crate::error;
 use crate::files::{File, Kind};
 
-/// The most bytes of one write, as the kernel's.
+/// The most bytes of one write, which is the kernel's limit.
 const WRITE_MAX: usize = 4096;
 
-/// The answer of the kernel to a poll of any file that can be read and written at once.
+/// The kernel's answer to a poll of any file that can be read and written without waiting.
 const READY: PollEvents =
     PollEvents::POLLIN.union(PollEvents::POLLOUT).union(PollEvents::POLLRDNORM).union(PollEvents::POLLWRNORM);
 
-/// News, as of a file that changed since it was read.
+/// The answer for a file that changed since it was read.
 const CHANGED: PollEvents = READY.union(PollEvents::POLLERR).union(PollEvents::POLLPRI);
 
 /// A descriptor of a file.
@@ -38,11 +43,11 @@ pub(crate) struct Open {
 #[derive(Default)]
 struct State {
     text: String,
-    /// The values at the last read; `None` before the first.
+    /// The values at the last read, or `None` before the first.
     seen: Option<Seen>,
     peak: Option<PeakReader>,
     trigger: Option<PressureWatch>,
-    /// The trigger has fired, and no poll has told it.
+    /// Whether the trigger has fired and no poll has reported it.
     has_fired: bool,
 }
 
@@ -51,7 +56,7 @@ struct State {
 enum Seen {
     Events(Events),
     Populated(bool),
-    /// The file tells no changes.
+    /// The file reports no changes.
     Nothing,
 }
 
@@ -60,14 +65,14 @@ impl Seen {
         match kind {
             Kind::Events => Seen::Events(group.events()),
             Kind::EventsLocal => Seen::Events(group.events_local()),
-            // Without usage nothing is prepaid, and nothing has to be added up.
+            // Without usage nothing is prepaid, so the exact sum isn't needed.
             Kind::Populated => Seen::Populated(group.usage() > 0 && group.usage_exact() > 0),
             _ => Seen::Nothing,
         }
     }
 }
 
-/// The groups and values that a look has read so far.
+/// The groups and values that a check has read so far.
 #[derive(Default)]
 pub(crate) struct Values {
     /// `None` for a group that was removed.
@@ -99,7 +104,7 @@ impl Values {
     }
 }
 
-/// A write that is done, or that takes long and is left to a worker.
+/// A write that is done, or one that takes long and is left to a worker.
 pub(crate) enum Write {
     Done,
     Later(Group, String),
@@ -110,11 +115,7 @@ impl Open {
         Open { user, group, file, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The group, if it was not removed.
+    /// Returns the group, if it was not removed.
     pub(crate) fn group(&self) -> Result<Group, Errno> {
         self.group.upgrade().filter(Group::is_online).ok_or(Errno::ENODEV)
     }
@@ -125,7 +126,7 @@ impl Open {
 
     /// Calls `reply` with the bytes of the text from `offset` on, at most `size`.
     pub(crate) fn read<R>(&self, offset: u64, size: u32, reply: impl FnOnce(Result<&[u8], Errno>) -> R) -> R {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if (offset == 0 || state.seen.is_none())
             && let Err(errno) = self.refresh(&mut state)
         {
@@ -153,14 +154,14 @@ impl Open {
         Ok(())
     }
 
-    /// Writes a text. A zero ends it, as a string of C.
+    /// Writes a text, which a zero byte ends, as in C.
     pub(crate) fn write(&self, data: &[u8]) -> Result<Write, Errno> {
         let group = self.group()?;
         if data.len() > WRITE_MAX {
             return Err(Errno::E2BIG);
         }
         if self.file.kind == Kind::Peak {
-            self.state().peak.get_or_insert_with(|| group.peak_reader()).reset();
+            self.state.lock().peak.get_or_insert_with(|| group.peak_reader()).reset();
             return Ok(Write::Done);
         }
         let text = data.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -174,7 +175,7 @@ impl Open {
     }
 
     fn add_trigger(&self, group: &Group, text: &str) -> Result<(), Errno> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.trigger.is_some() {
             return Err(Errno::EBUSY);
         }
@@ -183,18 +184,20 @@ impl Open {
         Ok(())
     }
 
-    /// The answer to a poll. It takes the firing of a trigger away.
+    /// Returns the answer to a poll, and resets a trigger that has fired.
     pub(crate) fn poll(&self) -> PollEvents {
         let group = self.group().ok();
         self.events(group.as_ref(), Seen::now)
     }
 
-    /// The events of the descriptor, which has this group if it was not removed. `now` reads a value.
+    /// Returns the events of the descriptor, whose group is `group` unless it was removed. `now`
+    /// reads a value.
     fn events(&self, group: Option<&Group>, now: impl FnOnce(Kind, &Group) -> Seen) -> PollEvents {
         let Some(group) = group else { return CHANGED };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if self.file.kind != Kind::Pressure {
-            // A file that was never read has news, whatever its value is: that may take long to add up.
+            // A file that was never read counts as changed. Its value isn't needed, which may take
+            // long to add up.
             let is_known = state.seen.is_some_and(|seen| seen == now(self.file.kind, group));
             return if is_known { READY } else { CHANGED };
         }
@@ -203,22 +206,25 @@ impl Open {
         if fires { READY.union(PollEvents::POLLPRI) } else { READY }
     }
 
-    /// Whether a poll that waits is to be told. The firing of a trigger is kept for that poll.
+    /// Returns whether a waiting poll must be notified. A trigger that has fired stays so for that
+    /// poll.
     pub(crate) fn has_news(&self, values: &mut Values) -> bool {
         let group = values.group(self);
         let events = self.events(group.as_ref(), |kind, group| values.of(kind, group));
         let has_news = events.contains(PollEvents::POLLPRI);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.has_fired = has_news && state.trigger.is_some();
         has_news
     }
 
-    /// Whether the descriptor keeps its group. If the group was removed, it lets go.
+    /// Returns whether the descriptor keeps its group alive. If the group was removed, the
+    /// descriptor releases it.
     pub(crate) fn keeps_group(&self, values: &mut Values) -> bool {
         let is_online = values.group(self).is_some();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !is_online {
-            // Dropped here: the mount's own code runs, and no lock of the engine is held.
+            // It is safe to drop them here: only the mount's own code runs, and no lock of the
+            // engine is held.
             (state.peak, state.trigger) = (None, None);
         }
         state.peak.is_some() || state.trigger.is_some()

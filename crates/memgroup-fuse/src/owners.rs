@@ -1,28 +1,28 @@
-//! Owners and permissions of directories and files: those that a user has set, kept as long as the mount and the group.
+//! Owners and permissions of directories and files. What a user has set lasts as long as the mount
+//! and the group.
 //!
-//! As in cgroup v2, a new group and all its files belong to the user that made it, and `chown` changes one file alone. A group that the program
-//! made belongs to the user that mounted.
+//! As in cgroup v2, a new group and all its files belong to the user that made it, and `chown`
+//! changes one file only. A group that the program made belongs to the user that mounted the tree.
 //!
-//! The two files with the bounds on the groups below a group are different. They belong to the owner of the directory above, for as long as no
-//! `chown` names one of them. The owner of a group that was delegated must not be able to lift the bound that the delegation rests on, not even
-//! where that user made the directory. The root's belong to the user that mounted.
+//! The two files with the bounds on the groups below a group are different. They belong to the
+//! owner of the directory above, unless a `chown` names one of them. The owner of a delegated group
+//! must not be able to lift the bound that the delegation relies on, not even if that user made the
+//! directory. Those of the root belong to the user that mounted the tree.
 //!
-//! - I1. There is an entry only for a group that differs from the default. Entries of removed groups are dropped when the table has doubled.
+//! - I1. Only groups that differ from the default have an entry. Entries of removed groups are
+//!   dropped when the table has doubled.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use memgroup::{GroupId, Hierarchy};
+use parking_lot::Mutex;
 
 use crate::files::{File, Kind};
-use crate::inode::{DIRECTORY, Inode};
+use crate::inode::{DIRECTORY, Entries, Inode};
 
-/// The permissions of a directory that the program made.
+/// The permissions of the directory of a group that the program made.
 const DIRECTORY_MODE: u16 = 0o755;
-
-/// Entries below which none is dropped.
-const ENTRIES_LEAST: usize = 64;
 
 /// A user and a group of users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,47 +47,37 @@ struct Entry {
     set: HashMap<u8, Rights>,
 }
 
-struct Entries {
-    groups: HashMap<GroupId, Entry>,
-    /// The number of entries at which those of removed groups are dropped.
-    most: usize,
-}
-
 pub(crate) struct Owners {
     hierarchy: Hierarchy,
     mounter: Owner,
     mounted: SystemTime,
-    entries: Mutex<Entries>,
+    entries: Mutex<Entries<GroupId, Entry>>,
 }
 
 impl Owners {
     pub(crate) fn new(hierarchy: &Hierarchy, mounter: Owner) -> Owners {
-        let entries = Entries { groups: HashMap::new(), most: ENTRIES_LEAST };
-        Owners { hierarchy: hierarchy.clone(), mounter, mounted: SystemTime::now(), entries: entries.into() }
-    }
-
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        let (hierarchy, mounted) = (hierarchy.clone(), SystemTime::now());
+        Owners { hierarchy, mounter, mounted, entries: Mutex::new(Entries::new()) }
     }
 
     fn default(&self, owner: Owner, mode: u16) -> Rights {
         Rights { owner, mode, accessed: self.mounted, modified: self.mounted }
     }
 
-    /// The rights of an inode. `file` is the file, if it's no directory.
+    /// Returns the rights of an inode. `file` is the file, unless the inode is a directory.
     pub(crate) fn get(&self, inode: Inode, file: Option<&File>) -> Rights {
         let mode = file.map_or(DIRECTORY_MODE, |file| file.mode);
         let is_bound = file.is_some_and(|file| file.kind == Kind::Bound);
-        // Looked up before, because the engine's lock is not taken under this one.
+        // Looked up first, because the engine's lock must not be taken under this one.
         let above =
             if is_bound { self.hierarchy.group(inode.group).and_then(|group| group.parent()) } else { None };
-        let entries = self.entries();
-        let entry = entries.groups.get(&inode.group);
+        let entries = self.entries.lock();
+        let entry = entries.map.get(&inode.group);
         if let Some(&rights) = entry.and_then(|entry| entry.set.get(&inode.file)) {
             return rights;
         }
         let owner = match above {
-            Some(above) => match entries.groups.get(&above.id()) {
+            Some(above) => match entries.map.get(&above.id()) {
                 Some(entry) => entry.set.get(&DIRECTORY).map_or(entry.creator, |rights| rights.owner),
                 None => self.mounter,
             },
@@ -101,7 +91,7 @@ impl Owners {
         self.insert(inode.group, self.mounter, inode.file, rights);
     }
 
-    /// A user has made a group with these permissions of its directory.
+    /// Notes that a user has made a group with these permissions of its directory.
     pub(crate) fn created(&self, group: GroupId, creator: Owner, mode: u16) {
         if creator != self.mounter || mode != DIRECTORY_MODE {
             let rights = self.default(creator, mode);
@@ -110,19 +100,18 @@ impl Owners {
     }
 
     fn insert(&self, group: GroupId, creator: Owner, file: u8, rights: Rights) {
-        let mut entries = self.entries();
-        if entries.groups.len() >= entries.most {
-            let is_online = |id: &GroupId| self.hierarchy.group(*id).is_some_and(|group| group.is_online());
-            entries.groups.retain(|id, _| is_online(id));
-            entries.most = ENTRIES_LEAST.max(2 * entries.groups.len());
-        }
-        let entry = entries.groups.entry(group).or_insert_with(|| Entry { creator, set: HashMap::new() });
+        let mut entries = self.entries.lock();
+        let is_there = |id: &GroupId, _: &_| self.hierarchy.group(*id).is_some_and(|group| group.is_online());
+        let entry = entries
+            .for_one_more(is_there)
+            .entry(group)
+            .or_insert_with(|| Entry { creator, set: HashMap::new() });
         entry.set.insert(file, rights);
     }
 
-    /// The group was removed.
+    /// Drops the entry of a removed group.
     pub(crate) fn removed(&self, group: GroupId) {
-        self.entries().groups.remove(&group);
+        self.entries.lock().map.remove(&group);
     }
 }
 
@@ -168,7 +157,7 @@ mod tests {
             let group = hierarchy.create(&format!("/{number}")).unwrap();
             owners.created(group.id(), user, 0o755);
             group.remove().unwrap();
-            assert!(owners.entries().groups.len() <= ENTRIES_LEAST);
+            assert!(owners.entries.lock().map.len() <= crate::inode::ENTRIES_LEAST);
         }
         let directory = owners.get(Inode { group: kept.id(), file: DIRECTORY }, None);
         assert_eq!((directory.owner, directory.mode), (user, 0o700));

@@ -1,4 +1,4 @@
-//! Place: the directory of a mount, and the mounts that are there already.
+//! Place: the directory of a mount, and the existing mounts there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,28 +16,31 @@ use rustix::process::{getegid, geteuid};
 use crate::attach::{self, KIND};
 use crate::error::MountProblem;
 
-/// The most links in a path, as the kernel's.
+/// The most links in a path, which is the kernel's limit.
 const LINKS_MOST: usize = 40;
 
-/// The absolute path of the directory, without links. A dead file system may be mounted at it. A link in any part of the path is refused where other users may
-/// have placed it.
+/// Returns the absolute path of the directory, without links. A dead file system may be mounted
+/// there. A link in any part of the path is refused if other users may have created it.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, MountProblem> {
     let directory = walk(path, LINKS_MOST)?;
-    // Renames after the walk do not matter: `open` walks this path again, without links.
+    // Renames after the walk don't matter, because `open` walks this path again without following
+    // links.
     fs::read_link(in_proc(&directory)).map_err(MountProblem::NoDirectory)
 }
 
-/// Opens a directory whose path has no links. If one was placed there since, it is refused. The directory stays this one, whatever becomes of the path.
+/// Opens a directory whose path has no links. A link that was created there since is refused. The
+/// descriptor stays with this directory, whatever happens to the path.
 pub(crate) fn open(path: &Path) -> Result<OwnedFd, MountProblem> {
     walk(path, 0)
 }
 
-/// The path by which a system call reaches an open directory.
+/// Returns the path by which a system call reaches an open directory.
 pub(crate) fn in_proc(directory: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
 }
 
-/// Opens the parts of a path one after the other, and follows up to `links` links: no other name that is placed meanwhile leads elsewhere.
+/// Opens the parts of a path one after the other, and follows up to `links` links. So a name that
+/// is created in the meantime cannot lead elsewhere.
 fn walk(path: &Path, mut links: usize) -> Result<OwnedFd, MountProblem> {
     let failed = |errno: Errno| MountProblem::NoDirectory(errno.into());
     let begin = |path: &Path| if path.is_absolute() { "/" } else { "." };
@@ -48,7 +51,7 @@ fn walk(path: &Path, mut links: usize) -> Result<OwnedFd, MountProblem> {
         return Err(failed(Errno::NOENT));
     }
     let mut at = open(CWD, begin(path).as_ref())?;
-    // The parts that are left, the next one last.
+    // The remaining parts, the next one last.
     let mut left: Vec<OsString> = parts(path).rev().collect();
     while let Some(name) = left.pop() {
         let next = open(at.as_fd(), &name)?;
@@ -66,7 +69,7 @@ fn walk(path: &Path, mut links: usize) -> Result<OwnedFd, MountProblem> {
                 }
                 left.extend(parts(&target).rev());
             }
-            // A dead file system tells nothing about itself.
+            // `fstat` fails on a dead file system.
             Ok(_) | Err(Errno::NOTCONN) => at = next,
             Err(errno) => return Err(failed(errno)),
         }
@@ -74,13 +77,14 @@ fn walk(path: &Path, mut links: usize) -> Result<OwnedFd, MountProblem> {
     Ok(at)
 }
 
-/// The names in a path. A slash at the end is no name.
+/// Returns the names in a path. A slash at the end adds none.
 fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
     let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     names.map(|part| part.as_os_str().to_owned())
 }
 
-/// Whether only the user of this process and root place entries in a directory. A group of users may write there if it is the user's own.
+/// Returns whether only the user of this process and root can create entries in a directory. A
+/// group of users may write there if it is the user's own.
 fn is_trusted(directory: &Stat) -> bool {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     is_trusted_by(user, group, (directory.st_uid, directory.st_gid), directory.st_mode)
@@ -90,10 +94,12 @@ fn is_trusted_by(user: u32, group: u32, (owner, owning): (u32, u32), mode: u32) 
     (owner == user || owner == 0) && mode & 0o002 == 0 && (mode & 0o020 == 0 || owning == group)
 }
 
-/// Unmounts dead trees at the path, those of programs that ended. Every other file system stays.
+/// Unmounts dead trees at the path, which programs that ended have left. Every other file system
+/// stays.
 pub(crate) fn clear(path: &Path) -> Result<(), MountProblem> {
     loop {
-        // Of these the kernel answers the second by itself for a moment, also for a dead file system.
+        // Both calls are needed: for a moment, the kernel answers the second one by itself, even
+        // for a dead file system.
         let found =
             rustix::fs::statfs(path).map_err(io::Error::from).and_then(|_| fs::symlink_metadata(path));
         let top = top(path).map_err(MountProblem::Mounts)?;
@@ -116,7 +122,7 @@ pub(crate) fn clear(path: &Path) -> Result<(), MountProblem> {
     }
 }
 
-/// Takes the top mount at the path away, also while descriptors are open there.
+/// Unmounts the top mount at the path, even while descriptors are open there.
 fn detach(path: &Path) -> io::Result<()> {
     match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => attach::unmount_by_fusermount(path),
@@ -124,32 +130,33 @@ fn detach(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Unmounts the tree with this source, and ends its connection to the kernel: open descriptors answer that it is gone. Returns whether the connection has
-/// ended. If the tree is not mounted any more, it does nothing.
+/// Unmounts the tree with this source, and ends its connection to the kernel, so that open
+/// descriptors answer that it is gone. Returns whether the connection has ended. Does nothing if
+/// the tree is no longer mounted.
 pub(crate) fn end(path: &Path, source: &str) -> io::Result<bool> {
     let is_ours = |mount: &MountInfo| mount.mount_source.as_deref() == Some(source);
     let Some(ours) = mounts()?.into_iter().find(is_ours) else { return Ok(false) };
     if !top(path)?.is_some_and(|top| is_ours(&top)) {
         return Err(io::Error::other("another file system is mounted above it; unmount that first"));
     }
-    // Only the owner of the machine may force.
+    // Only root may force an unmount.
     let force = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
     if rustix::mount::unmount(path, force).is_ok() {
         return Ok(true);
     }
     detach(path)?;
-    // The number of the device is that of the connection, which belongs to the user that mounted.
+    // The device number identifies the connection, which belongs to the user that mounted the tree.
     let connection = ours.majmin.split(':').nth(1).unwrap_or_default();
     Ok(fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1").is_ok())
 }
 
-/// The mount at the path that was made last, and so is seen there.
+/// Returns the latest mount at the path, which is the visible one.
 fn top(path: &Path) -> io::Result<Option<MountInfo>> {
-    let point = escaped(path);
+    let point = attach::escaped(path);
     Ok(mounts()?.into_iter().rfind(|mount| mount.mount_point == Path::new(&point)))
 }
 
-/// All mounts that this process sees, the latest last.
+/// Returns all mounts that this process sees, the latest last.
 fn mounts() -> io::Result<Vec<MountInfo>> {
     let list = fs::read("/proc/self/mountinfo")?;
     Ok(parse(&String::from_utf8_lossy(&list)))
@@ -157,15 +164,6 @@ fn mounts() -> io::Result<Vec<MountInfo>> {
 
 fn parse(list: &str) -> Vec<MountInfo> {
     list.lines().filter_map(|line| MountInfo::from_line(line).ok()).collect()
-}
-
-/// The path as the list of mounts has it, where some characters are octal numbers.
-pub(crate) fn escaped(path: &Path) -> String {
-    let escape = |c| match c {
-        ' ' | '\t' | '\n' | '\\' => format!("\\{:03o}", u32::from(c)),
-        c => c.to_string(),
-    };
-    path.to_string_lossy().chars().map(escape).collect()
 }
 
 #[cfg(test)]
@@ -184,8 +182,8 @@ a line of a later kernel
 ";
         let kinds: Vec<_> = parse(list).into_iter().map(|mount| mount.fs_type).collect();
         assert_eq!(kinds, ["ext4", "tmpfs", "fuse.memgroup"]);
-        assert_eq!(parse(list)[1].mount_point, Path::new(&escaped(Path::new("/mnt/a b"))));
-        assert_eq!(escaped(Path::new("/a\\b\tc\n")), "/a\\134b\\011c\\012");
+        assert_eq!(parse(list)[1].mount_point, Path::new(&attach::escaped(Path::new("/mnt/a b"))));
+        assert_eq!(attach::escaped(Path::new("/a\\b\tc\n")), "/a\\134b\\011c\\012");
         assert_eq!(top(Path::new("/proc")).unwrap().unwrap().fs_type, "proc");
         assert!(top(Path::new("/proc/self")).unwrap().is_none());
     }

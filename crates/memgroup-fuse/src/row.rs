@@ -1,44 +1,46 @@
-//! Row: programs send several requests in a row, such as those of `cat`. After an answer the thread looks for the next request for a while, because
-//! the system needs longer to wake it.
+//! Row: programs such as `cat` send several requests in a row. After an answer, the thread polls
+//! for the next request for a while, because the system would take longer to wake it.
 //!
-//! - R1. As many looks may find nothing as find a request, and more in a hundredth of the time. So a client that lets each look go by makes the
-//!   thread waste no more than that.
-//! - R2. The thread does not look where other threads want its CPU. There it has to sleep: the system wakes it soon, and a reader on that CPU can run.
+//! - R1. As many polls may find nothing as find a request. More are allowed only in a hundredth of
+//!   the time, so a client that never sends a request in time makes the thread waste no more than
+//!   that.
+//! - R2. The thread does not poll while other threads want its CPU. It must sleep then, so that a
+//!   reader on that CPU can run, and the system wakes it soon.
 
 use std::hint;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A microsecond; times are in nanoseconds.
 const US: i64 = 1000;
 
-/// For how long the thread looks. Within less, a reader wakes and sends its next request.
+/// How long the thread polls. A reader wakes and sends its next request in less time.
 const LOOK: i64 = 50 * US;
 
-/// The longest time between two answers in a row. The thread may have slept meanwhile.
+/// The longest time between two answers in a row. The thread may have slept in between.
 const APART: i64 = 100 * US;
 
 /// The most credit.
 const CREDIT_MOST: i64 = 200 * US;
 
-/// The credit of a look that found a request. It pays for one that finds none.
+/// The credit for a poll that found a request. It pays for one that finds none.
 const FOUND: i64 = LOOK;
 
-/// The part of all time that becomes credit.
+/// One part in this many of all time becomes credit.
 const CREDIT_PART: i64 = 100;
 
-/// The credit after the thread has lost its CPU: it does not look for 0.1 s.
+/// The credit after the thread has lost its CPU. It does not poll for 0.1 s then.
 const LOST: i64 = -1000 * US;
 
-/// The time that looks may still waste (R1).
+/// The time that polls may still waste (R1).
 #[derive(Debug)]
 struct Credit(i64);
 
 impl Credit {
-    /// Whether to look, so long after the last answer.
+    /// Returns whether to poll `since` nanoseconds after the last answer.
     fn allows(&mut self, since: i64) -> bool {
         self.0 = self.0.saturating_add(since / CREDIT_PART).min(CREDIT_MOST);
         since <= APART && self.0 >= LOOK
@@ -66,10 +68,10 @@ impl Row {
         Row { connection, last: Mutex::new((Instant::now(), Credit(CREDIT_MOST))) }
     }
 
-    /// Notes an answer. If it was one in a row, waits for the next request without sleep.
+    /// Notes an answer. If it was one in a row, polls for the next request without sleeping.
     fn answered(&self) {
         let now = Instant::now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let (before, credit) = &mut *last;
         let since = now - std::mem::replace(before, now);
         if credit.allows(nanos(since)) {
@@ -80,7 +82,7 @@ impl Row {
 
     fn look(&self, began: Instant) -> bool {
         let mut next = [PollFd::new(&self.connection, PollFlags::IN)];
-        // An error is found, too: the thread then meets it when it reads.
+        // An error also ends the loop. The thread gets it again when it reads.
         while matches!(poll(&mut next, Some(&Timespec::default())), Ok(0)) {
             if nanos(began.elapsed()) >= LOOK {
                 return false;
@@ -123,7 +125,8 @@ mod tests {
         assert!(row.look(Instant::now()));
     }
 
-    /// The looks that find nothing, in a second in which each request follows the last answer after `gap`.
+    /// The looks that find nothing, in a second in which each request follows the last answer after
+    /// `gap`.
     fn looks(gap: i64) -> i64 {
         let (mut credit, mut looks) = (Credit(CREDIT_MOST), 0);
         for _ in 0..SECOND / gap {

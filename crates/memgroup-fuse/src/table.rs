@@ -5,9 +5,10 @@
 //!   are added when it is made, so a user exceeds its part by one list at most.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fuser::FileHandle;
+use parking_lot::Mutex;
 
 /// A user may take another place while it holds fewer than a `PART`th of the free ones: the first
 /// user gets a fifth of all places, and the next one a fifth of the rest.
@@ -18,8 +19,37 @@ pub(crate) const ALWAYS: usize = 16;
 
 /// Returns whether a user that holds `held` places may take another one, if all users together hold
 /// `all` of `most`.
-pub(crate) fn has_place(held: usize, all: usize, most: usize) -> bool {
+fn has_place(held: usize, all: usize, most: usize) -> bool {
     held < ALWAYS.max(most.saturating_sub(all) / PART)
+}
+
+/// The places that users hold.
+#[derive(Default)]
+pub(crate) struct Places {
+    users: HashMap<u32, usize>,
+    pub(crate) all: usize,
+}
+
+impl Places {
+    /// Takes a place for a user. Returns `false` if there is none for it (I1).
+    pub(crate) fn take(&mut self, user: u32, most: usize) -> bool {
+        let held = self.users.get(&user).copied().unwrap_or_default();
+        let has_place = has_place(held, self.all, most);
+        if has_place {
+            self.change(user, 0, 1);
+        }
+        has_place
+    }
+
+    /// Notes that the user holds `now` places instead of `before`.
+    pub(crate) fn change(&mut self, user: u32, before: usize, now: usize) {
+        let held = self.users.entry(user).or_default();
+        *held = *held - before + now;
+        self.all = self.all - before + now;
+        if *held == 0 {
+            self.users.remove(&user);
+        }
+    }
 }
 
 /// Open descriptors of one kind.
@@ -32,9 +62,7 @@ pub(crate) struct Table<T> {
 struct Entries<T> {
     next: u64,
     open: HashMap<u64, Entry<T>>,
-    /// Places that are held: of each user, and in all.
-    held: HashMap<u32, usize>,
-    all: usize,
+    places: Places,
 }
 
 struct Entry<T> {
@@ -44,59 +72,43 @@ struct Entry<T> {
 }
 
 impl<T> Table<T> {
-    /// A table in which the first user gets `places`.
+    /// Makes a table in which the first user gets `places`.
     pub(crate) fn new(places: usize) -> Table<T> {
-        let entries = Entries { next: 1, open: HashMap::new(), held: HashMap::new(), all: 0 };
+        let entries = Entries { next: 1, open: HashMap::new(), places: Places::default() };
         Table { most: places * (PART + 1), entries: entries.into() }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries<T>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `None` if there is no place for the user (I1).
+    /// Adds a descriptor. Returns `None` if there is no place for the user (I1).
     pub(crate) fn insert(&self, user: u32, opened: T) -> Option<FileHandle> {
-        let mut entries = self.entries();
-        let held = entries.held.get(&user).copied().unwrap_or_default();
-        if !has_place(held, entries.all, self.most) {
+        let mut entries = self.entries.lock();
+        if !entries.places.take(user, self.most) {
             return None;
         }
         let number = entries.next;
         entries.next += 1;
-        entries.open.insert(number, Entry { user, places: 0, opened: Arc::new(opened) });
-        entries.hold(number, 1);
+        entries.open.insert(number, Entry { user, places: 1, opened: Arc::new(opened) });
         Some(FileHandle(number))
     }
 
-    /// The descriptor holds so many places beside its own.
+    /// Notes that the descriptor holds `places` places in addition to its own.
     pub(crate) fn hold(&self, handle: FileHandle, places: usize) {
-        self.entries().hold(handle.0, places + 1);
+        let mut entries = self.entries.lock();
+        let Entries { open, places: all, .. } = &mut *entries;
+        if let Some(entry) = open.get_mut(&handle.0) {
+            let before = std::mem::replace(&mut entry.places, places + 1);
+            all.change(entry.user, before, entry.places);
+        }
     }
 
     pub(crate) fn get(&self, handle: FileHandle) -> Option<Arc<T>> {
-        self.entries().open.get(&handle.0).map(|entry| Arc::clone(&entry.opened))
+        self.entries.lock().open.get(&handle.0).map(|entry| Arc::clone(&entry.opened))
     }
 
     pub(crate) fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
-        let mut entries = self.entries();
-        entries.hold(handle.0, 0);
-        let Entry { user, opened, .. } = entries.open.remove(&handle.0)?;
-        if entries.held.get(&user) == Some(&0) {
-            entries.held.remove(&user);
-        }
+        let mut entries = self.entries.lock();
+        let Entry { user, places, opened } = entries.open.remove(&handle.0)?;
+        entries.places.change(user, places, 0);
         Some(opened)
-    }
-}
-
-impl<T> Entries<T> {
-    /// The descriptor holds so many places in all.
-    fn hold(&mut self, number: u64, places: usize) {
-        if let Some(entry) = self.open.get_mut(&number) {
-            let before = std::mem::replace(&mut entry.places, places);
-            let held = self.held.entry(entry.user).or_default();
-            *held = *held - before + places;
-            self.all = self.all - before + places;
-        }
     }
 }
 
@@ -115,9 +127,9 @@ mod tests {
         // The list of the last one that has a place may be long.
         let long = table.insert(1, "d").unwrap();
         table.hold(long, 200);
-        assert_eq!((table.insert(1, "e"), table.entries().all), (None, 300));
+        assert_eq!((table.insert(1, "e"), table.entries.lock().places.all), (None, 300));
         table.hold(long, 199);
-        assert_eq!(table.entries().all, 299, "a list that is made again counts once");
+        assert_eq!(table.entries.lock().places.all, 299, "a list that is made again counts once");
         table.hold(long, 200);
         // Each takes as many as it gets.
         let take = |user| (0..100).take_while(|_| table.insert(user, "f").is_some()).count();
@@ -129,7 +141,7 @@ mod tests {
         let last = table.insert(100, "g").unwrap();
         assert_eq!((*table.get(last).unwrap(), table.get(long)), ("g", None));
         (1..=last.0).for_each(|number| drop(table.remove(FileHandle(number))));
-        let entries = table.entries();
-        assert_eq!((entries.all, entries.held.len(), entries.open.len()), (0, 0, 0));
+        let entries = table.entries.lock();
+        assert_eq!((entries.places.all, entries.places.users.len(), entries.open.len()), (0, 0, 0));
     }
 }

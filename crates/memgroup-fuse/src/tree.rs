@@ -6,13 +6,14 @@
 //!                          └─ poll ─▶ watch
 //! ```
 //!
-//! The kernel keeps nothing of a group's existence: it looks each directory up again. It may keep names and attributes of files, which stay as long as
-//! their group, and are changed only by requests to this mount.
+//! The kernel caches nothing about the existence of a group, and looks up each directory again. It
+//! may cache names and attributes of files, which last as long as their group and are changed only
+//! by requests to this mount.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -22,6 +23,7 @@ use fuser::{
     ReplyPoll, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use memgroup::{Group, Hierarchy};
+use parking_lot::Mutex;
 
 use crate::error;
 use crate::files::Files;
@@ -33,20 +35,21 @@ use crate::table::Table;
 use crate::watch::Watch;
 use crate::workers::{RECLAIMS, REMOVALS, Reclaim, Removal, Workers};
 
-/// For how long the kernel may keep names and attributes of files.
+/// How long the kernel may cache names and attributes of files.
 const FILES_KEPT: Duration = Duration::from_secs(3600);
 
-/// For how long the kernel may keep a directory's attributes. It looks all but the root up each time, and so gets new ones. For the root, the number of
-/// links may be so old.
+/// How long the kernel may cache a directory's attributes. It looks up every directory except the
+/// root each time, and so gets new ones. For the root, the number of links may be this old.
 const DIRECTORIES_KEPT: Duration = Duration::from_millis(100);
 
 /// The longest name, in bytes.
 const NAME_MAX: u32 = 255;
 
-/// The size that the kernel tells programs to read and write in.
+/// The block size that the kernel recommends to programs for reads and writes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// The most bytes of one write request. A longer write comes in several, the first of which is too long for a file.
+/// The most bytes of one write request. A longer write is split into several, and the first of them
+/// is already too long for a file.
 const REQUEST_BYTES_MAX: u32 = 8192;
 
 /// An entry of an open directory.
@@ -59,10 +62,10 @@ struct DirectoryEntry {
 /// The entries of one open directory, listed at each read of its beginning.
 type Listing = Mutex<Vec<DirectoryEntry>>;
 
-/// The open files of the first user. Each keeps the text that was read.
+/// The most open files of the first user. Each stores the text that was read.
 const FILES_MOST: usize = 16_384;
 
-/// The open directories of the first user and the entries of their lists, together.
+/// The most open directories of the first user, together with the entries of their lists.
 const ENTRIES_MOST: usize = 1 << 20;
 
 /// The file system of one mount.
@@ -95,12 +98,12 @@ impl Tree {
         })
     }
 
-    /// Looks for requests of this connection after an answer.
+    /// Makes the tree poll for requests of this connection after an answer.
     pub(crate) fn looking(self, row: Row) -> Tree {
         Tree { row: Some(row), ..self }
     }
 
-    /// Notes the answer at the end of the request. Requests of its kind come in rows.
+    /// Returns a guard that notes the answer when it is dropped. For requests that come in rows.
     fn in_row(&self) -> Option<row::Answer<'_>> {
         self.row.as_ref().map(row::Answer)
     }
@@ -109,13 +112,13 @@ impl Tree {
         self.inodes.find(number)
     }
 
-    /// The group of a directory, if it was not removed.
+    /// Returns the group of a directory, if it was not removed.
     fn directory(&self, number: INodeNo) -> Option<Group> {
         let Inode { group, file } = self.inode(number);
         self.hierarchy.group(group).filter(|group| file == DIRECTORY && group.is_online())
     }
 
-    /// The attributes of an inode. A removed group has them too, for descriptors.
+    /// Returns the attributes of an inode. A removed group still has them, for open descriptors.
     fn attributes(&self, inode: Inode, group: Option<&Group>) -> FileAttr {
         let file = self.files.get(inode.file);
         let rights = self.owners.get(inode, file.as_deref());
@@ -170,7 +173,7 @@ impl Tree {
         entries
             .extend(files.map(|(number, file)| entry(id, number, FileType::RegularFile, file.name.clone())));
         let children = group.children().into_iter().map(|child| (child.id(), child.name()));
-        // A file hides a group that the program has given its name.
+        // A file hides a group to which the program gave the same name.
         let children = children.filter(|(_, name)| self.files.find(name).is_none());
         entries.extend(children.map(|(id, name)| directory(id, name)));
         entries
@@ -179,7 +182,8 @@ impl Tree {
 
 impl Filesystem for Tree {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Both are within the bounds of the protocol. Without the capability, the kernel sends a truncation of its own, which is answered too.
+        // Both are within the bounds of the protocol. Without the capability, the kernel sends a
+        // separate truncation, which is answered as well.
         _ = config.set_max_write(REQUEST_BYTES_MAX);
         _ = config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC);
         Ok(())
@@ -211,7 +215,7 @@ impl Filesystem for Tree {
         mode: Option<u32>,
         uid: Option<u32>,
         gid: Option<u32>,
-        // A truncation changes nothing, as files have no bytes.
+        // A truncation changes nothing, because files have no bytes.
         _: Option<u64>,
         accessed: Option<TimeOrNow>,
         modified: Option<TimeOrNow>,
@@ -357,7 +361,7 @@ impl Filesystem for Tree {
     ) {
         let Some(open) = self.open.get(handle) else { return reply.error(Errno::EBADF) };
         if flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY) && !self.watch.poll(handle, &open, notifier) {
-            // The poller gets POLLERR alone.
+            // The poller gets only POLLERR.
             return reply.error(Errno::ENOSPC);
         }
         let events = open.poll();
@@ -383,7 +387,7 @@ impl Filesystem for Tree {
         mut reply: ReplyDirectory,
     ) {
         let Some(listing) = self.listings.get(handle) else { return reply.error(Errno::EBADF) };
-        let mut entries = listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = listing.lock();
         if offset == 0 {
             let group = self.hierarchy.group(self.inode(number).group);
             *entries = group.map(|group| self.list(&group)).unwrap_or_default();
@@ -421,7 +425,7 @@ impl Filesystem for Tree {
     }
 
     fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
-        // Holes and data are not sought in an empty file.
+        // An empty file has neither holes nor data.
         reply.error(Errno::ENXIO);
     }
 

@@ -1,46 +1,54 @@
-//! Watch: a thread that tells waiting polls, lets go of removed groups, and answers removals with slow callbacks.
+//! Watch: a thread that notifies waiting polls, releases removed groups, and answers removals with
+//! slow callbacks.
 //!
 //! ```text
 //!   poll ─▶ polled ─┐      any event of the hierarchy ─▶ wait at the root ends ─┐
 //!   write ─▶ keeps ─┴──────────────── every TICK ───────────────────────────────┴▶ look at each ─▶ told, let go
 //! ```
 //!
-//! All events count at the root. So one wait there covers any number of descriptors. The engine tells neither a removal nor a trigger of which no
-//! thread waits; the thread looks for those. It sleeps without a tick while no descriptor is polled, none keeps a group, and no removal is under way.
+//! All events count at the root, so one wait there covers any number of descriptors. The engine
+//! does not report removals, nor triggers that no thread waits for, so the thread checks for those.
+//! It sleeps without a tick while no descriptor is polled, none keeps a group, and no removal is
+//! running.
 //!
-//! - I1. A poll is registered before it looks. The thread reads the counts at the root before it looks at the descriptors. So an event that neither
-//!   sees ends the wait at the root.
-//! - I2. The kernel locks the parent of a group until its removal is answered. So the thread answers as soon as the group is gone, although its
-//!   callbacks still run.
-//! - I3. A look reads each value of a group once, however many descriptors are polled.
+//! - I1. A poll is registered before it checks its descriptor, and the thread reads the counts at
+//!   the root before it checks the descriptors. So an event that neither sees ends the wait at the
+//!   root.
+//! - I2. The kernel locks the parent of a group until its removal is answered. So the thread
+//!   answers as soon as the group is gone, even if callbacks are still running.
+//! - I3. A check reads each value of a group once, however many descriptors are polled.
 //! - I4. Every user finds places: the more are taken, the fewer a user may have, and a few are
-//!   never refused ([`has_place`]).
-//! - B1. Events are told at most every 10 ms, as the kernel does with `memory.events`. Removals and triggers are told [`TICK`] late.
-//! - B2. Looks take a twentieth of the thread's time at most: the next one waits [`REST`] times as long as the last one took. So with many polls, or
-//!   groups whose bytes take long to add up, news is told later. Removals that users of the mount make are answered in time.
+//!   never refused ([`Places`]).
+//! - B1. Events are reported at most every 10 ms, like the kernel's for `memory.events`. Removals
+//!   and triggers are reported up to [`TICK`] late.
+//! - B2. Checks take at most a twentieth of the thread's time, because the next one waits [`REST`]
+//!   times as long as the last one took. So with many polls, or with groups whose bytes take long
+//!   to add up, changes are reported later. Removals by users of the mount are answered in time.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fuser::{Errno, FileHandle, PollNotifier, ReplyEmpty};
 use memgroup::{Group, GroupId, Hierarchy, WeakGroup};
+use parking_lot::{Condvar, Mutex};
 
 use crate::open::{Open, Values};
-use crate::table::has_place;
+use crate::table::Places;
 
-/// The time between two looks while a descriptor is polled, or a group is removed: a tenth of the shortest window of a trigger, as in the kernel.
+/// The time between two checks while a descriptor is polled or a group is being removed: a tenth of
+/// the shortest window of a trigger, as in the kernel.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The time between two looks while descriptors keep groups, and none is polled.
+/// The time between two checks while descriptors keep groups, but none is polled.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 
-/// The least time between two looks.
+/// The least time between two checks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How much longer than a look at all descriptors the time until the next one is.
+/// How many times longer than a check of all descriptors the time until the next one is.
 const REST: u32 = 20;
 
 /// The most waiting polls of all users together, beyond those that each may always have. The first
@@ -50,13 +58,12 @@ const POLLED_MOST: usize = 5 * 1024;
 /// Descriptors with a poll that waits, by their handles.
 struct Polls<N> {
     waiting: HashMap<u64, (Arc<Open>, N)>,
-    /// How many each user has.
-    users: HashMap<u32, usize>,
+    places: Places,
 }
 
 impl<N> Default for Polls<N> {
     fn default() -> Polls<N> {
-        Polls { waiting: HashMap::new(), users: HashMap::new() }
+        Polls { waiting: HashMap::new(), places: Places::default() }
     }
 }
 
@@ -64,27 +71,20 @@ impl<N> Polls<N> {
     /// Adds the poll of a descriptor, or replaces it. Returns whether there is a place.
     fn insert(&mut self, handle: u64, open: &Arc<Open>, notifier: N) -> bool {
         if let Some((_, before)) = self.waiting.get_mut(&handle) {
-            // The one before is dropped with the lock held, and runs no code of others.
+            // The previous one is dropped with the lock held, which runs no foreign code.
             *before = notifier;
             return true;
         }
-        let of_user = self.users.get(&open.user).copied().unwrap_or_default();
-        if !has_place(of_user, self.waiting.len(), POLLED_MOST) {
-            return false;
+        let has_place = self.places.take(open.user, POLLED_MOST);
+        if has_place {
+            self.waiting.insert(handle, (Arc::clone(open), notifier));
         }
-        self.users.insert(open.user, of_user + 1);
-        self.waiting.insert(handle, (Arc::clone(open), notifier));
-        true
+        has_place
     }
 
     fn remove(&mut self, handle: u64) -> Option<(Arc<Open>, N)> {
         let (open, notifier) = self.waiting.remove(&handle)?;
-        if let Some(of_user) = self.users.get_mut(&open.user) {
-            *of_user -= 1;
-            if *of_user == 0 {
-                self.users.remove(&open.user);
-            }
-        }
+        self.places.change(open.user, 1, 0);
         Some((open, notifier))
     }
 }
@@ -95,11 +95,11 @@ struct State {
     polls: Polls<PollNotifier>,
     /// Descriptors that keep their group.
     keeping: HashMap<u64, Arc<Open>>,
-    /// Removals that are not answered.
+    /// Removals that are not answered yet.
     removals: HashMap<GroupId, Removal>,
 }
 
-/// A removal that a worker makes.
+/// A removal by a worker.
 struct Removal {
     group: WeakGroup,
     began: Instant,
@@ -107,13 +107,13 @@ struct Removal {
 }
 
 impl State {
-    /// Whether there is nothing to look at with each tick.
+    /// Returns whether there is nothing to check at each tick.
     fn is_quiet(&self) -> bool {
         self.polls.waiting.is_empty() && self.removals.is_empty()
     }
 }
 
-/// The part of the watch that its thread and the workers share.
+/// What the thread of the watch shares with the workers.
 #[derive(Default)]
 pub(crate) struct Shared {
     state: Mutex<State>,
@@ -127,25 +127,21 @@ pub(crate) struct Watch {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn run(&self, hierarchy: &Hierarchy) {
         let root = hierarchy.root();
-        // Before that no look is made (B2).
+        // The next check must not begin before this time (B2).
         let mut not_before = Instant::now();
         while self.wait_for_work() {
             self.answer_slow_removals();
             let began = Instant::now();
-            // Before the look (I1).
+            // Read before the check (I1).
             let seen = root.events();
             let is_due = began >= not_before;
             if is_due {
                 self.look();
                 not_before = Instant::now() + REST * began.elapsed();
             }
-            let state = self.state();
+            let mut state = self.state.lock();
             if state.polls.waiting.is_empty() {
                 let is_removing = !state.removals.is_empty();
                 let has_rest = |state: &mut State| {
@@ -153,7 +149,7 @@ impl Shared {
                     !state.is_over && !is_polled && state.removals.is_empty() != is_removing
                 };
                 let tick = if is_removing { TICK } else { SLOW_TICK };
-                drop(self.changed.wait_timeout_while(state, tick, has_rest));
+                _ = self.changed.wait_while_for(&mut state, has_rest, tick);
                 continue;
             }
             drop(state);
@@ -165,18 +161,20 @@ impl Shared {
         }
     }
 
-    /// Waits until there is a descriptor to look at. Returns `false` at the end.
+    /// Waits until there is a descriptor to check. Returns `false` at the end.
     fn wait_for_work(&self) -> bool {
         let has_rest = |state: &mut State| !state.is_over && state.is_quiet() && state.keeping.is_empty();
-        let state = self.changed.wait_while(self.state(), has_rest).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, has_rest);
         !state.is_over
     }
 
     /// Answers removals whose callbacks are slow.
     fn answer_slow_removals(&self) {
-        // Later than a worker with short callbacks: a handle of this thread would keep a removed group for a moment.
+        // Only after a delay, so that a worker with short callbacks answers first. A handle of this
+        // thread would keep a removed group for a moment.
         let slow: Vec<WeakGroup> = {
-            let state = self.state();
+            let state = self.state.lock();
             let slow = state.removals.values().filter(|removal| removal.began.elapsed() >= TICK);
             slow.map(|removal| removal.group).collect()
         };
@@ -187,10 +185,10 @@ impl Shared {
         }
     }
 
-    /// Tells polls with news, and lets go of removed groups.
+    /// Notifies polls of changed files, and releases removed groups.
     fn look(&self) {
         let (polled, keeping) = {
-            let state = self.state();
+            let state = self.state.lock();
             let polled = state.polls.waiting.iter().map(|(&handle, (open, _))| (handle, Arc::clone(open)));
             let keeping = state.keeping.iter().map(|(&handle, open)| (handle, Arc::clone(open)));
             (polled.collect::<Vec<_>>(), keeping.collect::<Vec<_>>())
@@ -203,23 +201,23 @@ impl Shared {
         }
         for (handle, open) in keeping {
             if !open.keeps_group(&mut values) {
-                self.state().keeping.remove(&handle);
+                self.state.lock().keeping.remove(&handle);
             }
         }
     }
 
     fn tell(&self, handle: u64) {
-        let told = self.state().polls.remove(handle);
+        let told = self.state.lock().polls.remove(handle);
         if let Some((_, notifier)) = told {
-            // An error says that the descriptor is closed or the mount is gone.
+            // An error means that the descriptor is closed or the mount is gone.
             _ = notifier.notify();
         }
     }
 
-    /// The group was removed by a user of the mount: its descriptors are told at once.
+    /// Notifies the descriptors of a group at once, because a user of the mount has removed it.
     pub(crate) fn removed(&self, group: GroupId) {
         let (polled, keeping) = {
-            let state = self.state();
+            let state = self.state.lock();
             let polled = state.polls.waiting.iter().filter(|(_, (open, _))| open.id() == group);
             let polled: Vec<_> = polled.map(|(&handle, _)| handle).collect();
             let keeping = state.keeping.values().filter(|open| open.id() == group);
@@ -232,9 +230,9 @@ impl Shared {
         polled.into_iter().for_each(|handle| self.tell(handle));
     }
 
-    /// Answers a removal, unless that was done.
+    /// Answers a removal, unless it was answered already.
     pub(crate) fn answer(&self, group: GroupId, removed: Result<(), Errno>) {
-        let removal = self.state().removals.remove(&group);
+        let removal = self.state.lock().removals.remove(&group);
         match (removal, removed) {
             (Some(Removal { reply, .. }), Ok(())) => reply.ok(),
             (Some(Removal { reply, .. }), Err(errno)) => reply.error(errno),
@@ -253,37 +251,39 @@ impl Watch {
         Ok(Watch { shared, thread: Some(thread) })
     }
 
-    /// A poll waits. The caller looks at the descriptor afterwards (I1). Returns `false` if the user has too many polls that wait.
+    /// Registers a waiting poll. The caller must check the descriptor afterwards (I1). Returns
+    /// `false` if the user has too many waiting polls.
     #[must_use]
     pub(crate) fn poll(&self, handle: FileHandle, open: &Arc<Open>, notifier: PollNotifier) -> bool {
-        let has_place = self.shared.state().polls.insert(handle.0, open, notifier);
+        let has_place = self.shared.state.lock().polls.insert(handle.0, open, notifier);
         self.shared.changed.notify_one();
         has_place
     }
 
-    /// The poll has news, and waits no more.
+    /// Removes a poll that no longer waits.
     pub(crate) fn polled(&self, handle: FileHandle) {
-        self.shared.state().polls.remove(handle.0);
+        self.shared.state.lock().polls.remove(handle.0);
     }
 
-    /// The descriptor may keep its group now.
+    /// Notes that the descriptor may keep its group alive from now on.
     pub(crate) fn keep(&self, handle: FileHandle, open: &Arc<Open>) {
-        self.shared.state().keeping.insert(handle.0, Arc::clone(open));
+        self.shared.state.lock().keeping.insert(handle.0, Arc::clone(open));
         self.shared.changed.notify_one();
     }
 
-    /// The descriptor is closed.
+    /// Forgets a closed descriptor.
     pub(crate) fn forget(&self, handle: FileHandle) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         let gone = (state.polls.remove(handle.0), state.keeping.remove(&handle.0));
         drop(state);
         drop(gone);
     }
 
-    /// A worker removes the group. The reply is given when it is removed, or by the worker's answer.
+    /// Notes that a worker is removing the group. The reply is sent when it is removed, or by the
+    /// worker's answer.
     pub(crate) fn removing(&self, group: &Group, reply: ReplyEmpty) -> Arc<Shared> {
         let removal = Removal { group: group.downgrade(), began: Instant::now(), reply };
-        self.shared.state().removals.insert(group.id(), removal);
+        self.shared.state.lock().removals.insert(group.id(), removal);
         self.shared.changed.notify_one();
         Arc::clone(&self.shared)
     }
@@ -291,7 +291,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.shared.state().is_over = true;
+        self.shared.state.lock().is_over = true;
         self.shared.changed.notify_one();
         _ = self.thread.take().map(JoinHandle::join);
     }
@@ -329,7 +329,7 @@ mod tests {
         for handle in all {
             assert!(polls.remove(handle).is_some() && polls.remove(handle).is_none());
         }
-        assert!(polls.waiting.is_empty() && polls.users.is_empty());
+        assert!(polls.waiting.is_empty() && polls.places.all == 0);
         assert_eq!(take(&mut polls, 0), 1024, "the places are free again");
     }
 }

@@ -1,22 +1,26 @@
-//! Workers: threads for requests that call code of the program, so that a slow cache or a slow callback holds up its own requests only.
+//! Workers: threads for requests that call code of the program, so that a slow cache or callback
+//! delays only its own requests.
 //!
 //! | pool | calls | bound reached |
 //! |---|---|---|
 //! | [`RECLAIMS`] | shrinkers | `EAGAIN` |
 //! | [`REMOVALS`] | callbacks of the group's end | `EBUSY` |
 //!
-//! A thread works for one user. It is started for a job when fewer than the pool's bound run for that user, and ends when no job of the user waits. A
-//! panic of a shrinker or a callback does not leave it: the engine contains it.
+//! A thread works for one user. It is started for a job if fewer threads than the pool's bound run
+//! for that user, and ends when no job of the user waits. A panic of a shrinker or a callback does
+//! not reach it, because the engine catches it.
 //!
-//! - I1. Jobs wait only while a thread of their user runs. So slow jobs of one user hold up no job of another.
+//! - I1. Jobs wait only for a thread of their own user, so slow jobs of one user delay no job of
+//!   another.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use fuser::{Errno, ReplyWrite};
 use memgroup::Group;
+use parking_lot::Mutex;
 
 use crate::error;
 use crate::owners::Owners;
@@ -35,10 +39,12 @@ pub(crate) struct Bounds {
 
 pub(crate) const RECLAIMS: Bounds = Bounds { name: "memgroup-reclaim", running: 4, waiting: 64 };
 
-/// The kernel locks the parent until a removal is answered. So none waits for the callbacks of another one.
+/// The kernel locks the parent until a removal is answered, so no removal may wait for the
+/// callbacks of another.
 pub(crate) const REMOVALS: Bounds = Bounds { name: "memgroup-remove", running: 16, waiting: 0 };
 
-/// The most threads of a pool for all users. Beyond that a user without a thread is refused.
+/// The most threads of a pool for all users. When they are running, a user without a thread is
+/// refused.
 const RUNNING_MOST: usize = 64;
 
 /// A request that a thread answers.
@@ -70,7 +76,7 @@ impl Job for Reclaim {
     }
 }
 
-/// A removal of a group. The watch has its reply, and answers before if callbacks are slow.
+/// A removal of a group. The watch has its reply, and answers earlier if callbacks are slow.
 pub(crate) struct Removal {
     pub(crate) group: Group,
     pub(crate) owners: Arc<Owners>,
@@ -80,7 +86,8 @@ pub(crate) struct Removal {
 impl Job for Removal {
     fn run(self) {
         let (id, removed) = (self.group.id(), self.group.remove());
-        // Before the answer, so that its sender finds no dying group that only this handle keeps.
+        // Dropped before the answer, so that whoever sent the request finds no dying group that
+        // only this handle keeps.
         drop(self.group);
         if removed.is_ok() {
             self.owners.removed(id);
@@ -106,18 +113,14 @@ struct Queue<J> {
     waiting: VecDeque<J>,
 }
 
-/// The workers of one pool. Dropping it drops the jobs that wait; those that run end by themselves.
+/// The workers of one pool. Dropping it drops the waiting jobs; running ones end by themselves.
 pub(crate) struct Workers<J> {
     bounds: Bounds,
     state: Arc<Mutex<State<J>>>,
 }
 
-fn lock<J>(state: &Mutex<State<J>>) -> MutexGuard<'_, State<J>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<J> State<J> {
-    /// A thread of the user has ended, or was not started.
+    /// Notes that a thread of the user has ended, or was not started.
     fn end(&mut self, user: u32) {
         self.running -= 1;
         if let Some(queue) = self.users.get_mut(&user) {
@@ -129,9 +132,10 @@ impl<J> State<J> {
     }
 }
 
-/// The next job for a thread of the user. Without one, the thread counts no more and ends.
+/// Returns the next job for a thread of the user. If there is none, the thread is no longer counted
+/// and must end.
 fn next<J>(state: &Mutex<State<J>>, user: u32) -> Option<J> {
-    let mut state = lock(state);
+    let mut state = state.lock();
     let job = state.users.get_mut(&user).and_then(|queue| queue.waiting.pop_front());
     if job.is_none() {
         state.end(user);
@@ -145,9 +149,9 @@ impl<J: Job> Workers<J> {
         Workers { bounds, state: Arc::new(state.into()) }
     }
 
-    /// Has a thread do the user's job and answer it. Only the thread that serves the mount calls it.
+    /// Makes a thread do the user's job and answer it. Only the serving thread may call this.
     pub(crate) fn add(&self, user: u32, job: J) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let (running, waiting) =
             state.users.get(&user).map_or((0, 0), |queue| (queue.running, queue.waiting.len()));
         let starts = running < self.bounds.running && state.running < RUNNING_MOST;
@@ -179,7 +183,7 @@ impl<J: Job> Workers<J> {
             Ok(_) => _ = give.send(job),
             // The system has no thread for one more worker.
             Err(_) => {
-                lock(&self.state).end(user);
+                self.state.lock().end(user);
                 job.refuse();
             }
         }
@@ -188,7 +192,7 @@ impl<J: Job> Workers<J> {
 
 impl<J> Drop for Workers<J> {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let queues = state.users.values_mut();
         let waiting: Vec<_> = queues.map(|queue| std::mem::take(&mut queue.waiting)).collect();
         drop(state);
@@ -208,7 +212,7 @@ mod tests {
     impl Job for Slow {
         fn run(self) {
             // The error says that the sender is gone.
-            _ = self.1.lock().unwrap().recv();
+            _ = self.1.lock().recv();
             self.2.send((self.0, true)).unwrap();
         }
 
@@ -238,10 +242,10 @@ mod tests {
         done.sort_unstable();
         let all = (0..most).flat_map(|user| [(user, true); 6]);
         assert_eq!(done, all.collect::<Vec<_>>());
-        while !lock(&workers.state).users.is_empty() {
+        while !workers.state.lock().users.is_empty() {
             thread::yield_now();
         }
-        assert_eq!(lock(&workers.state).running, 0);
+        assert_eq!(workers.state.lock().running, 0);
         add(most);
         assert_eq!(told.recv().unwrap(), (most, true));
     }

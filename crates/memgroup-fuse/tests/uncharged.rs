@@ -25,7 +25,8 @@ fn charges_no_request_to_a_tenant() {
     // The handle and the thread that the caller started are the caller's.
     let charged = tenant.usage_exact();
     assert!(charged < 4096, "{charged}");
-    // Descriptors, texts, listings, owners, waiting polls and groups; all at once, and with the tenant at its limit.
+    // Descriptors, texts, listings, owners, waiting polls and groups; all at once, and with the
+    // tenant at its limit.
     tenant.set_max(charged).unwrap();
     let lines = "
         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do

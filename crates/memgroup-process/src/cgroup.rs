@@ -1,4 +1,5 @@
-//! The memory cgroup of the process, of version 1 or 2, and those above it as far as the process sees them.
+//! The memory cgroup of the process, of version 1 or 2, and those above it as far as the process
+//! can see them.
 //!
 //! ```text
 //!   /proc/self/cgroup      which group            0::/app                 4:memory:/docker/1f2e
@@ -7,17 +8,17 @@
 //!                                                 <mount>/app             <mount>
 //! ```
 //!
-//! The system attaches the memory controller to one version only. Version 1 has it if `/proc/self/cgroup` has a line for `memory`.
+//! The system attaches the memory controller to one version only. Version 1 has it if
+//! `/proc/self/cgroup` has a line for `memory`.
 
 use std::path::{Path, PathBuf};
 
 use procfs_core::ProcessCGroups;
 use procfs_core::process::{MountInfo, MountInfos};
 
-use crate::error::ProcessError;
-use crate::files::{self, Files, Kept};
+use crate::files::{self, Files, Kept, ProcessError};
 
-/// Version 1 has no word for "no limit", but the largest number of whole pages.
+/// Version 1 has no word for "no limit". It uses the largest number of whole pages instead.
 const UNLIMITED_V1: u64 = 1 << 62;
 
 /// Names of the files in one version.
@@ -25,7 +26,8 @@ const UNLIMITED_V1: u64 = 1 << 62;
 struct Names {
     max: &'static str,
     current: &'static str,
-    /// The line of `memory.stat` that tells the bytes of files which the kernel takes back first, for the group and those below it.
+    /// The line of `memory.stat` with the bytes of files that the kernel reclaims first, for the
+    /// group and those below it.
     inactive_file: &'static str,
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// `None` where the process is in none, or sees none.
+    /// Returns the cgroup of this process, or `None` if there is none that the process can see.
     pub(crate) fn of_process(files: &Files) -> Result<Option<Cgroup>, ProcessError> {
         let ProcessCGroups(groups) = files.parse("/proc/self/cgroup")?;
         let MountInfos(mounts) = files.parse("/proc/self/mountinfo")?;
@@ -67,7 +69,8 @@ impl Cgroup {
         Ok((!levels.is_empty()).then_some(Cgroup { names, levels }))
     }
 
-    /// The least limit of the group and those above it, and the directory that has it. `None` where none has a limit.
+    /// Returns the lowest limit of the group and those above it, and the directory that has it.
+    /// Returns `None` if none has a limit.
     pub(crate) fn limit(&self) -> Result<Option<(u64, &Path)>, ProcessError> {
         let mut least: Option<(u64, &Path)> = None;
         for level in &self.levels {
@@ -79,7 +82,7 @@ impl Cgroup {
         Ok(least)
     }
 
-    /// The files with the figures of the cgroup in `level`.
+    /// Returns the files with the figures of the cgroup in `level`.
     pub(crate) fn figures(&self, level: &Path) -> Figures {
         Figures {
             names: self.names,
@@ -96,11 +99,12 @@ pub(crate) struct Figures {
     names: &'static Names,
     current: Kept,
     stat: Kept,
-    pressure: Kept,
+    pub(crate) pressure: Kept,
 }
 
 impl Figures {
-    /// Bytes that the cgroup uses, without those of files that the kernel takes back first.
+    /// Returns the bytes that the cgroup uses, without those of files that the kernel reclaims
+    /// first.
     pub(crate) fn used(&mut self) -> Result<u64, ProcessError> {
         let (path, text) = self.current.text()?;
         let current = files::parse_number(path, text)?.unwrap_or(0);
@@ -111,21 +115,10 @@ impl Figures {
         let inactive: u64 = inactive.map_err(|why| files::malformed(path, why))?;
         Ok(current.saturating_sub(inactive))
     }
-
-    /// The share of the last ten seconds, in percent, in which a thread of the cgroup waited for memory. `None` where the kernel does not tell: in
-    /// version 1, and without its option for pressure.
-    pub(crate) fn pressure(&mut self) -> Option<f32> {
-        let (_, text) = self.pressure.text().ok()?;
-        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
-        some.split(' ')
-            .find_map(|figure| figure.strip_prefix("avg10="))?
-            .parse()
-            .ok()
-            .filter(|percent| (0.0..=100.0).contains(percent))
-    }
 }
 
-/// The directory of the group `pathname`, where the group `root` is mounted at `top`. In a container the two may be of different views: then it is `top`.
+/// Returns the directory of the group `pathname`, if the group `root` is mounted at `top`. In a
+/// container the two paths may come from different views; then the directory is `top`.
 fn own_directory(top: &Path, root: &Path, pathname: &Path) -> PathBuf {
     let below = pathname.strip_prefix(root).ok().map(|below| top.join(below));
     below.filter(|own| own.is_dir() && !pathname.ends_with("..")).unwrap_or_else(|| top.to_owned())
@@ -136,8 +129,9 @@ mod tests {
     use std::fs;
 
     use super::Cgroup;
-    use crate::error::ProcessError;
     use crate::files::Files;
+    use crate::files::ProcessError;
+    use crate::meter::Meter;
 
     const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
     const V1_MOUNT: &str =
@@ -184,7 +178,8 @@ mod tests {
         let cgroup = system.cgroup().unwrap().unwrap();
         let (_, level) = cgroup.limit().unwrap().unwrap();
         let mut figures = cgroup.figures(level);
-        assert_eq!((figures.used().unwrap(), figures.pressure()), (1100, Some(12.5)));
+        let mut meter = Meter::Cgroup(cgroup.figures(level));
+        assert_eq!((figures.used().unwrap(), meter.pressure()), (1100, Some(12.5)));
         system.write("sys/fs/cgroup/pod/app/memory.current", "17\n");
         assert_eq!(figures.used().unwrap(), 0, "a file that is open is read anew");
     }
@@ -202,7 +197,7 @@ mod tests {
         let cgroup = system.cgroup().unwrap().unwrap();
         let (_, level) = cgroup.limit().unwrap().unwrap();
         let mut figures = cgroup.figures(level);
-        assert_eq!((figures.used().unwrap(), figures.pressure()), (3000, None));
+        assert_eq!((figures.used().unwrap(), Meter::Cgroup(figures).pressure()), (3000, None));
     }
 
     #[test]
@@ -256,7 +251,7 @@ mod tests {
                     _ = cgroup.limit().map_err(is_named);
                     let mut figures = cgroup.figures(&level);
                     _ = figures.used().map_err(is_named);
-                    assert!(figures.pressure().is_none_or(|percent| percent == 12.5
+                    assert!(Meter::Cgroup(figures).pressure().is_none_or(|percent| percent == 12.5
                         || *name == "memory.pressure" && (0.0..=100.0).contains(&percent)));
                 }
                 Ok(None) => assert!(name.starts_with("proc"), "{name} has no part in where the group lies"),

@@ -1,14 +1,63 @@
-//! Files of the system: where they lie, and errors that name them.
+//! Files of the system: where they are, and errors that name them.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use memgroup::{LimitError, RegisterError};
 use procfs_core::FromRead;
 
-use crate::error::ProcessError;
+/// The reason why the process's limit or its use of memory is unknown, or why the limit is not in
+/// force. Printed, it completes the phrase "failed to ...".
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// A file of the system could not be read, or does not have the expected form.
+    #[error("read {}: {why}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error, or that of the parser.
+        why: String,
+        /// The number of the system's error; `None` for the parser's.
+        code: Option<i32>,
+    },
+    /// The margin leaves nothing of the process's limit.
+    #[error(
+        "leave a margin of {margin} bytes below the process's limit of {limit}: give less than the limit"
+    )]
+    MarginTooLarge {
+        /// The margin that was asked for, in bytes.
+        margin: u64,
+        /// The process's limit, in bytes.
+        limit: u64,
+    },
+    /// The root of the hierarchy counts no charges, so a limit there would have no effect.
+    #[error("limit group /: its hierarchy does not account the root (Config::account_root)")]
+    RootNotAccounted,
+    /// The engine refused the limit.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The statistics of the watcher could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
 
-/// The directory in which `proc` lies, and every directory that `proc` names. Another than `/` in tests only.
+impl ProcessError {
+    /// Returns whether the error may go away by itself: the process or the system has no free
+    /// descriptor or no memory at the moment, or a signal interrupted the call.
+    ///
+    /// [`Watcher::run_while`](crate::Watcher::run_while) continues after such an error.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        const PASSING: [i32; 6] =
+            [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR, libc::EAGAIN, libc::EBUSY];
+        matches!(self, ProcessError::Unreadable { code: Some(code), .. } if PASSING.contains(code))
+    }
+}
+
+/// The directory that contains `proc` and every directory that `proc` names. It is `/` except in
+/// tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Files(PathBuf);
 
@@ -21,7 +70,7 @@ impl Files {
         Files(root.into())
     }
 
-    /// The place of an absolute path of the system.
+    /// Returns where an absolute path of the system is.
     pub(crate) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))
@@ -45,7 +94,7 @@ pub(crate) fn text(path: &Path) -> Result<String, ProcessError> {
     fs::read_to_string(path).map_err(|why| unreadable(path, &why))
 }
 
-/// Reads a file of one number. `None` if it has the word `max`.
+/// Reads a file with one number. Returns `None` if it has the word `max`.
 pub(crate) fn number(path: &Path) -> Result<Option<u64>, ProcessError> {
     parse_number(path, &text(path)?)
 }
@@ -57,17 +106,18 @@ pub(crate) fn parse_number(path: &Path, text: &str) -> Result<Option<u64>, Proce
     }
 }
 
-/// The system does not let the file be read.
+/// The error of a file that the system does not let us read.
 fn unreadable(path: &Path, why: &io::Error) -> ProcessError {
     ProcessError::Unreadable { path: path.to_owned(), why: why.to_string(), code: why.raw_os_error() }
 }
 
-/// The file does not have the form that it should.
+/// The error of a file that does not have the expected form.
 pub(crate) fn malformed(path: &Path, why: impl std::fmt::Display) -> ProcessError {
     ProcessError::Unreadable { path: path.to_owned(), why: why.to_string(), code: None }
 }
 
-/// A file that is read again and again. It stays open, so reading takes no descriptor, and no memory once the buffer is long enough.
+/// A file that is read repeatedly. It stays open, so reading needs no descriptor, and no memory
+/// once the buffer is long enough.
 #[derive(Debug)]
 pub(crate) struct Kept {
     path: PathBuf,
@@ -76,13 +126,14 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The file at `path`. It is opened when it is first read.
+    /// Returns the file at `path`, which is opened when it is first read.
     pub(crate) fn at(path: PathBuf) -> Kept {
         Kept { path, file: None, buffer: Vec::new() }
     }
 
-    /// Reads the file as it is now. If that fails, it is opened again and read once more: the file of a process or a group that is
-    /// gone stays gone, though another may be at the path.
+    /// Reads the file as it is now. If that fails, opens it again and reads once more, because the
+    /// open file of a process or group that is gone stays gone, although another one may be at the
+    /// path.
     pub(crate) fn text(&mut self) -> Result<(&Path, &str), ProcessError> {
         let read = match &self.file {
             Some(file) => read_whole(file, &mut self.buffer).or_else(|_| self.open_and_read()),
@@ -104,7 +155,8 @@ impl Kept {
     }
 }
 
-/// Reads `file` from its beginning. Returns the number of bytes, which are at the beginning of `buffer`.
+/// Reads `file` from its beginning. Returns the number of bytes, which are at the beginning of
+/// `buffer`.
 #[cfg(unix)]
 fn read_whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     use std::os::unix::fs::FileExt as _;
@@ -125,7 +177,7 @@ fn read_whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     }
 }
 
-/// Elsewhere there is no such file.
+/// Other systems have no such files.
 #[cfg(not(unix))]
 fn read_whole(_file: &File, _buffer: &mut Vec<u8>) -> io::Result<usize> {
     Err(io::ErrorKind::Unsupported.into())
@@ -136,8 +188,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::process::Command;
 
-    use super::{Kept, number};
-    use crate::error::ProcessError;
+    use super::{Kept, ProcessError, number};
 
     #[test]
     fn a_file_that_is_open_is_read_anew_and_opened_again_when_its_process_is_gone() {

@@ -3,14 +3,13 @@
 #![doc = include_str!("../README.md")]
 
 mod cgroup;
-mod error;
 mod files;
 mod limit;
 mod meter;
 mod system;
 mod watcher;
 
-pub use error::ProcessError;
+pub use files::ProcessError;
 pub use limit::{Applied, LimitSource, ProcessLimit, limit_from_cgroup};
 pub use system::trim_malloc;
 pub use watcher::{Action, Check, Watcher};

@@ -1,4 +1,4 @@
-//! The most memory that the process may use, and the root limit that it gives.
+//! The most memory that the process may use, and the root's limit that follows from it.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use memgroup::Hierarchy;
 use procfs_core::Meminfo;
 
 use crate::cgroup::Cgroup;
-use crate::error::ProcessError;
-use crate::files::Files;
+use crate::files::{Files, ProcessError};
 
-/// The part of the process's limit that [`limit_from_cgroup`] leaves free unless it is told a margin: one over this.
+/// Without a margin, [`limit_from_cgroup`] leaves one part in this many of the process's limit
+/// free.
 const MARGIN_PART: u64 = 8;
 
-/// The most memory that this process may use before the system takes it back or kills it.
+/// The most memory that this process may use before the system reclaims it or kills the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessLimit {
@@ -26,9 +26,9 @@ pub struct ProcessLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitSource {
-    /// The cgroup in this directory: that of the process, or one above it.
+    /// The cgroup in this directory, which is that of the process or one above it.
     Cgroup(PathBuf),
-    /// The memory of the machine. No cgroup has less.
+    /// The memory of the machine. No cgroup has a lower limit.
     Machine,
     /// The program ([`ProcessLimit::of_bytes`]).
     Program,
@@ -41,7 +41,8 @@ impl ProcessLimit {
         ProcessLimit { bytes, source: LimitSource::Program }
     }
 
-    /// Reads it: the least limit of the process's cgroups, of version 1 or 2, or the machine's memory if that is less.
+    /// Reads the lowest limit of the process's cgroups, of version 1 or 2, or the machine's memory
+    /// if that is less.
     ///
     /// ```
     /// # #[cfg(target_os = "linux")] {
@@ -78,10 +79,12 @@ pub struct Applied {
     pub limit: ProcessLimit,
 }
 
-/// Limits the root of `hierarchy` to the memory that the process may use, less `margin` bytes; without a margin, less an eighth.
+/// Limits the root of `hierarchy` to the memory that the process may use minus `margin` bytes, or
+/// minus an eighth without a margin.
 ///
-/// The margin is for memory that is not charged: code, stacks, buffers of libraries, and memory that the allocator keeps. A [`Watcher`](crate::Watcher)
-/// lowers the limit further when that memory grows.
+/// The margin is for memory that is not charged: code, stacks, buffers of libraries, and freed
+/// memory that the allocator keeps. A [`Watcher`](crate::Watcher) lowers the limit further when
+/// that memory grows.
 ///
 /// ```
 /// # #[cfg(target_os = "linux")] {
@@ -96,7 +99,8 @@ pub struct Applied {
 /// ```
 ///
 /// # Errors
-/// The limit cannot be read ([`ProcessLimit::read`]), the margin is as large as the limit, or the root is not accounted. The root keeps its limit.
+/// The limit cannot be read ([`ProcessLimit::read`]), the margin is as large as the limit, or the
+/// root is not accounted. The root keeps its limit.
 pub fn limit_from_cgroup(
     hierarchy: &Hierarchy,
     margin: impl Into<Option<u64>>,

@@ -1,25 +1,24 @@
-//! Meter: the memory that the process uses now, from files that stay open.
+//! Meter: the memory that the process uses now, read from files that stay open.
 
 use procfs_core::MemoryPressure;
 use procfs_core::process::StatM;
 
 use crate::cgroup::{Cgroup, Figures};
-use crate::error::ProcessError;
-use crate::files::{self, Files, Kept};
+use crate::files::{self, Files, Kept, ProcessError};
 use crate::limit::LimitSource;
 use crate::system;
 
-/// The files that tell what the process uses of its limit.
+/// The files that show how much of its limit the process uses.
 #[derive(Debug)]
 pub(crate) enum Meter {
-    /// Its cgroup's, or one's above it.
+    /// Those of its cgroup, or of one above it.
     Cgroup(Figures),
     /// Its own resident memory, and the pressure of the machine.
     Process { statm: Kept, pressure: Kept, page: u64 },
 }
 
 impl Meter {
-    /// The meter for a limit of this source.
+    /// Makes the meter for a limit of this source.
     pub(crate) fn new(files: &Files, source: &LimitSource) -> Result<Meter, ProcessError> {
         let cgroup = match source {
             LimitSource::Cgroup(level) => Cgroup::of_process(files)?.map(|cgroup| cgroup.figures(level)),
@@ -34,7 +33,7 @@ impl Meter {
         Meter::Process { statm, pressure, page: system::page_bytes() }
     }
 
-    /// Bytes that the process uses of its limit.
+    /// Returns how many bytes of its limit the process uses.
     pub(crate) fn used(&mut self) -> Result<u64, ProcessError> {
         match self {
             Meter::Cgroup(figures) => figures.used(),
@@ -45,14 +44,13 @@ impl Meter {
         }
     }
 
-    /// The share of the last ten seconds, in percent, in which threads waited for memory, where the kernel tells.
+    /// Returns the share of the last ten seconds, in percent, in which threads waited for memory.
+    /// Returns `None` if the kernel doesn't report it: for a cgroup of version 1, and without its
+    /// option for pressure.
     pub(crate) fn pressure(&mut self) -> Option<f32> {
-        match self {
-            Meter::Cgroup(figures) => figures.pressure(),
-            Meter::Process { pressure, .. } => {
-                let (path, text) = pressure.text().ok()?;
-                Some(files::parse_text::<MemoryPressure>(path, text).ok()?.some.avg10)
-            }
-        }
+        let (Meter::Cgroup(Figures { pressure, .. }) | Meter::Process { pressure, .. }) = self;
+        let (path, text) = pressure.text().ok()?;
+        let percent = files::parse_text::<MemoryPressure>(path, text).ok()?.some.avg10;
+        Some(percent).filter(|percent| (0.0..=100.0).contains(percent))
     }
 }

@@ -1,4 +1,5 @@
-//! Watcher: compares the charged bytes with those that the process uses, and lowers the root's limit while they do not fit together.
+//! Watcher: compares the charged bytes with those that the process uses, and lowers the root's
+//! limit while both together do not fit in the process's limit.
 //!
 //! ```text
 //!   limit ──────────────────────────────────────────────────────────────────────
@@ -9,14 +10,17 @@
 //!            used is below for eight checks: the root's max rises by half of the room, up to the user's and to 15/16 less the margin
 //! ```
 //!
-//! - I1. The root's limit is never raised above the one that the user set. A limit that the user sets meanwhile is the new one.
-//! - I2. The lowered limit is 15/16 of the process's limit less the margin: the bytes that are used and not charged, and those that the allocator
-//!   lately kept between two purges. So charges alone never carry the process above its limit, and further checks of the same state do not
-//!   lower it again.
-//! - B1. Bytes that are not charged may grow by a 64th of the limit before the root's limit follows. It would change with each check otherwise.
-//! - B2. Between two checks of [`Watcher::run_while`] the process may use [`FILL`] bytes a second more for each processor: the next check comes
-//!   before they could fill the room that is left. A process that grows faster, or whose watcher does not run, is above its limit for
-//!   longer.
+//! - I1. The root's limit is never raised above the one that the user set. If the user sets another
+//!   limit in the meantime, that one counts.
+//! - I2. The lowered limit is 15/16 of the process's limit minus the margin. The margin is the
+//!   bytes that are used and not charged, and those that the allocator recently kept between two
+//!   purges. So charges alone never take the process above its limit, and further checks of the
+//!   same state do not lower the limit again.
+//! - B1. Bytes that are not charged may grow by a 64th of the limit before the root's limit
+//!   follows. Otherwise it would change at each check.
+//! - B2. Between two checks of [`Watcher::run_while`], each processor may fill [`FILL`] bytes a
+//!   second, and the next check comes before they could use up the remaining memory. A process that
+//!   grows faster, or whose watcher does not get to run, is above its limit for longer.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -25,13 +29,13 @@ use std::time::{Duration, Instant};
 
 use memgroup::{Group, Hierarchy, Stat, StatKey, Statistics, Subsystem};
 
-use crate::error::ProcessError;
-use crate::files::Files;
+use crate::files::{Files, ProcessError};
 use crate::limit::{ProcessLimit, apply};
 use crate::meter::Meter;
 use crate::system;
 
-/// The part of the limit above which the process uses too much, in sixteenths; and that below which the root's limit rises again.
+/// In sixteenths of the limit: the part above which the process uses too much, and the part below
+/// which the root's limit rises again.
 const UPPER: u64 = 15;
 const LOWER: u64 = 14;
 const WHOLE: u64 = 16;
@@ -39,31 +43,36 @@ const WHOLE: u64 = 16;
 /// Checks below the lower mark, one after the other, before the root's limit rises.
 const CALM_CHECKS: u32 = 8;
 
-/// The part of the limit by which bytes that are not charged grow before they are purged, or the root's limit follows (B1): one over this.
+/// Bytes that are not charged may grow by one part in this many of the limit before they are
+/// purged, or the root's limit follows (B1).
 const STEP_PART: u64 = 64;
 
-/// The time after which the allocator is purged again although nothing shows that it keeps more than before.
+/// The time after which the allocator is purged again even if nothing shows that it keeps more than
+/// before.
 const PURGE: Duration = Duration::from_secs(1);
 
-/// The part of the bytes kept between two purges that is forgotten with each regular check: one over this. Half is forgotten after 44 checks.
+/// At each regular check, one part in this many of the bytes kept between two purges is forgotten.
+/// Half is forgotten after 44 checks.
 const FORGET_PART: u64 = 64;
 
-/// Bytes a second that a processor can fill with new memory, at most (B2). The kernel clears each page first.
+/// The most bytes a second that a processor can fill with new memory (B2). The kernel clears each
+/// page first.
 const FILL: u64 = 4 << 30;
 
 /// The least time between two checks.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// The root's limit is not lowered below one over this of the process's.
+/// The root's limit is not lowered below one part in this many of the process's limit.
 const FLOOR_PART: u64 = 16;
 
-/// Under pressure caches are asked for one over this of the limit.
+/// Under pressure, caches are asked to free one part in this many of the limit.
 const PRESSED_PART: u64 = 64;
 
-/// The share of ten seconds, in percent, in which threads waited for memory of the system, from which the watcher acts.
+/// The watcher acts if threads waited for memory of the system for at least this percentage of ten
+/// seconds.
 const PRESSED: f32 = 20.0;
 
-/// The longest that caches are asked by one check.
+/// The longest time that one check asks caches to free memory.
 const RECLAIM: Duration = Duration::from_millis(200);
 
 const SUBSYSTEM: Subsystem = Subsystem {
@@ -90,11 +99,11 @@ const RECLAIMED: StatKey = SUBSYSTEM.key("reclaimed");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// It stayed.
+    /// The limit stayed the same.
     None,
-    /// It was lowered to so many bytes.
+    /// The limit was lowered to this many bytes.
     Lowered(u64),
-    /// It was raised to so many bytes.
+    /// The limit was raised to this many bytes.
     Raised(u64),
 }
 
@@ -102,44 +111,51 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Check {
-    /// Memory that the process uses: of its cgroup the bytes that the kernel cannot take back at once, or else its resident memory.
+    /// Memory that the process uses: the bytes of its cgroup that the kernel cannot reclaim at
+    /// once, or its resident memory.
     pub used: u64,
     /// Bytes charged to the root, prepaid ones included.
     pub charged: u64,
-    /// The share of the last ten seconds, in percent, in which threads waited for memory of the system, where the kernel tells.
+    /// The share of the last ten seconds, in percent, in which threads waited for memory of the
+    /// system, if the kernel reports it.
     pub pressure: Option<f32>,
-    /// Bytes that the process used less after the allocator was purged; `None` if it was not.
+    /// By how many bytes the process's use fell when the allocator was purged, or `None` if it was
+    /// not purged.
     pub purged: Option<u64>,
-    /// Bytes that caches gave back.
+    /// Bytes that caches freed.
     pub reclaimed: u64,
     /// The change of the root's limit.
     pub action: Action,
-    /// The time within which the next check should come: before the processors could fill the room that is left. At least a millisecond.
+    /// The time within which the next check should come, before the processors could use up the
+    /// remaining memory. At least a millisecond.
     pub next_within: Duration,
-    /// The error because of which [`run_while`](Watcher::run_while) could not check this time. The figures are those of the last check then, and
-    /// nothing was done. `None` otherwise.
+    /// The error because of which [`run_while`](Watcher::run_while) could not check this time. If
+    /// there is one, nothing was done, and the figures are those of the last check.
     pub error: Option<String>,
 }
 
-/// Holds the root's limit of a hierarchy against the memory that the process really uses.
+/// Adapts the limit of a hierarchy's root to the memory that the process really uses.
 ///
-/// Charges are promises of the program. Code, stacks, libraries that charge nothing and an allocator that keeps freed memory take memory too. When
-/// that memory and the root's limit together come near the process's limit, a check purges the allocator, and lowers the root's limit by
-/// what stays. When the process itself comes near its limit, caches give back the excess. When the process uses less again, the limit
-/// rises step by step.
+/// Charges count only what the program declares. Code, stacks, libraries that charge nothing, and
+/// an allocator that keeps freed memory take memory too. When that memory and the root's limit
+/// together come near the process's limit, a check purges the allocator, and lowers the root's
+/// limit by what remains. When the process itself comes near its limit, caches must free the
+/// excess. When the process uses less again, the limit rises step by step.
 ///
-/// The user calls [`check`](Watcher::check) on a thread or a task, about ten times a second and sooner where the last check says so
-/// ([`Check::next_within`]); [`run_while`](Watcher::run_while) is such a loop. The first check also has glibc give large blocks back when they are
-/// freed, unless [`leave_malloc`](Watcher::leave_malloc) was called. Its actions are among the statistics of the root, and so in each snapshot:
+/// The user calls [`check`](Watcher::check) on a thread or a task, about ten times a second, and
+/// sooner if the last check says so ([`Check::next_within`]). [`run_while`](Watcher::run_while) is
+/// such a loop. The first check also makes glibc return large blocks when they are freed, unless
+/// [`leave_malloc`](Watcher::leave_malloc) was called. What the watcher did is in the statistics of
+/// the root, and so in each snapshot:
 ///
 /// | `process` | is |
 /// |---|---|
 /// | `used`, `uncharged` | bytes that the process used at the last check, and those of them that no charge covers |
-/// | `purges`, `purged` | calls of the allocator's purge, and the bytes that the process used less after them |
+/// | `purges`, `purged` | calls of the allocator's purge, and by how many bytes the process's use fell |
 /// | `lowered`, `raised` | changes of the root's limit |
-/// | `reclaimed` | bytes that caches gave back for it |
+/// | `reclaimed` | bytes that caches freed for it |
 ///
-/// When it is dropped, the root has the limit back that the user set.
+/// Dropping it restores the limit that the user set.
 ///
 /// ```
 /// # #[cfg(target_os = "linux")] {
@@ -166,13 +182,14 @@ pub struct Watcher {
     current: u64,
     calm: u32,
     purge: Box<dyn FnMut() + Send>,
-    /// The bytes that are not charged and that no purge gives back, as far as known.
+    /// The bytes that are not charged and that no purge frees, as far as known.
     unpurged: u64,
     /// The time of the last purge.
     purged: Option<Instant>,
-    /// The most bytes that a purge gave back which came soon after another one: so much the allocator keeps between two. It is forgotten by and by.
+    /// The most bytes freed by a purge that came soon after another one, which is what the
+    /// allocator keeps between two. This is forgotten gradually.
     recurring: u64,
-    /// Whether the allocator of the C library is to give large blocks back; not yet done.
+    /// Whether the allocator of the C library must still be told to return large blocks.
     tunes_malloc: bool,
     last: Check,
     /// The gauges as reported.
@@ -180,10 +197,12 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Makes a watcher of the process that `limit` is of. A root without a limit gets that of the process less an eighth.
+    /// Makes a watcher for `limit`. A root without a limit gets the process's limit minus an
+    /// eighth.
     ///
     /// # Errors
-    /// The files of the system cannot be read, the root is not accounted, or the statistics cannot be registered (`Hierarchy::register`).
+    /// The files of the system cannot be read, the root is not accounted, or the statistics cannot
+    /// be registered (`Hierarchy::register`).
     pub fn new(hierarchy: &Hierarchy, limit: ProcessLimit) -> Result<Watcher, ProcessError> {
         Watcher::new_below(&Files::of_system(), hierarchy, limit)
     }
@@ -230,7 +249,8 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Purges the program's allocator by `purge`. Without this call it is [`trim_malloc`](crate::trim_malloc), for the system's allocator.
+    /// Sets the function that purges the program's allocator. The default is
+    /// [`trim_malloc`](crate::trim_malloc), for the system's allocator.
     ///
     /// For mimalloc it is `mi_collect(true)`, for jemalloc a write to `arena.4096.purge`.
     #[must_use]
@@ -241,27 +261,33 @@ impl Watcher {
 
     /// Leaves the settings of the C library's allocator as they are.
     ///
-    /// Without this call, the first check has glibc give each block back to the system when it is freed, if it is larger than a 65,536th
-    /// of the process's limit and than 128 KiB (`mallopt` of `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`). The setting stays for the life of the process. A
-    /// program that sets `MALLOC_MMAP_THRESHOLD_` or `GLIBC_TUNABLES` in its environment keeps its own in any case. glibc keeps up to 32 MiB of each
-    /// size otherwise, in up to eight arenas a processor: often more than the margin that is left for it. A program that makes and drops
-    /// large blocks in quick succession is slower with the setting, because the kernel clears their pages anew.
+    /// Without this call, the first check makes glibc return each block to the system when it is
+    /// freed, if the block is larger than a 65,536th of the process's limit and than 128 KiB
+    /// (`mallopt` of `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`). The setting lasts as long as the
+    /// process. If a program's environment sets `MALLOC_MMAP_THRESHOLD_` or `GLIBC_TUNABLES`, that
+    /// setting always stays. Without the watcher's setting, glibc keeps up to 32 MiB of each size,
+    /// in up to eight arenas for each processor, which is often more than the margin left for it. A
+    /// program that allocates and frees large blocks in quick succession is slower with the
+    /// setting, because the kernel clears their pages each time.
     #[must_use]
     pub fn leave_malloc(mut self) -> Watcher {
         self.tunes_malloc = false;
         self
     }
 
-    /// Compares, and acts. It reads up to three small files that stay open, and takes some tens of microseconds while the process is within its
-    /// limit. Otherwise it runs the purge, and calls shrinkers for up to 200 ms.
+    /// Compares, and acts. It reads up to three small files that stay open, and takes some tens of
+    /// microseconds while the process is within its limit. Otherwise it runs the purge and calls
+    /// shrinkers for up to 200 ms.
     ///
     /// # Errors
-    /// A file of the system cannot be read, or no longer has its form. Nothing is changed then. See [`ProcessError::is_passing`].
+    /// A file of the system cannot be read, or no longer has its form. Nothing is changed in this
+    /// case. See [`ProcessError::is_passing`].
     pub fn check(&mut self) -> Result<Check, ProcessError> {
         self.check_as(true)
     }
 
-    /// A check; `is_regular` if it counts for the time in which the process was calm.
+    /// Makes a check. `is_regular` says whether it counts for the time in which the process was
+    /// calm.
     fn check_as(&mut self, is_regular: bool) -> Result<Check, ProcessError> {
         if std::mem::take(&mut self.tunes_malloc) {
             system::return_large_blocks(self.limit);
@@ -314,14 +340,17 @@ impl Watcher {
         Ok(self.last.clone())
     }
 
-    /// Checks on this thread while `goes_on` returns `true`, which is asked after each check. A check comes `interval` after the one before,
-    /// and sooner where the process could fill the room that is left before that ([`Check::next_within`]).
+    /// Checks on this thread for as long as `goes_on` returns `true`. It is called after each
+    /// check. A check comes `interval` after the previous one, and sooner if the process could use
+    /// up the remaining memory earlier ([`Check::next_within`]).
     ///
-    /// A check that fails for a [passing](ProcessError::is_passing) reason is tried again. `goes_on` gets the figures of the last check then, with
-    /// the [`error`](Check::error). Any other error ends the loop, and nothing holds the limit from then on: the caller has to handle it.
+    /// A check that fails for a [passing](ProcessError::is_passing) reason is tried again. In this
+    /// case `goes_on` gets the figures of the last check, with the [`error`](Check::error). Any
+    /// other error ends the loop. Nothing enforces the limit from then on, so the caller must
+    /// handle the error.
     ///
     /// # Errors
-    /// As [`check`](Watcher::check), if the error is not passing.
+    /// Those of [`check`](Watcher::check), if the error is not passing.
     pub fn run_while(
         &mut self,
         interval: Duration,
@@ -346,12 +375,13 @@ impl Watcher {
             if !goes_on(&check) {
                 return Ok(());
             }
-            // A check that has much to do leaves half of the time to others.
+            // A check that has much to do takes at most half of the time.
             thread::sleep(check.next_within.max(begun.elapsed()).min(interval));
         }
     }
 
-    /// A limit that the user set since the last check is the one up to which the root's may rise (I1).
+    /// Adopts a limit that the user set since the last check. The root's limit may rise up to it
+    /// (I1).
     fn adopt_limit(&mut self) {
         let max = self.root.max().unwrap_or(self.limit);
         if max != self.current {
@@ -359,7 +389,7 @@ impl Watcher {
         }
     }
 
-    /// Purges the allocator. Returns how much less than `used` is used then.
+    /// Purges the allocator. Returns by how much the use is below `used` afterwards.
     fn purge(&mut self, used: u64) -> Result<u64, ProcessError> {
         (self.purge)();
         let freed = used.saturating_sub(self.meter.used()?);
@@ -394,7 +424,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Has caches give back, and the allocator give to the system that memory.
+    /// Makes caches free bytes, and the allocator return that memory to the system.
     fn reclaim(&mut self, bytes: u64) -> u64 {
         if bytes == 0 {
             return 0;
@@ -423,7 +453,7 @@ impl Watcher {
     }
 }
 
-/// The time in which `processors` cannot fill `room` bytes (B2).
+/// Returns a time in which `processors` cannot fill `room` bytes (B2).
 fn next_within(room: u64, processors: usize) -> Duration {
     let seconds = room as f64 / (FILL as f64 * processors as f64);
     Duration::from_secs_f64(seconds).max(LEAST)
@@ -434,7 +464,7 @@ impl Drop for Watcher {
         self.report(0, 0);
         self.adopt_limit();
         if self.current < self.most {
-            // It was in force before, so a counter holds it.
+            // This cannot fail, because the limit was in force before.
             _ = self.root.set_max(self.most);
         }
     }

@@ -1,4 +1,5 @@
-//! A moment without descriptors: the watcher goes on, because its files stay open; and if it has to open one, it tries again.
+//! A moment without descriptors: the watcher goes on, because its files stay open; and if it has to
+//! open one, it tries again.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
@@ -31,7 +32,8 @@ fn spoil(path: &str) {
     let spoilt: Vec<_> = open.filter(is_it).collect();
     let [entry] = &spoilt[..] else { panic!("{} descriptors of {path}", spoilt.len()) };
     let number = entry.file_name().to_str().and_then(|name| name.parse().ok()).expect("a number");
-    // SAFETY: the descriptor stays open, with another file behind it; nothing of its owner depends on which.
+    // SAFETY: the descriptor stays open, with another file behind it; nothing of its owner depends
+    // on which.
     assert_eq!(unsafe { libc::dup2(place.as_raw_fd(), number) }, number);
 }
 

@@ -1,6 +1,8 @@
-//! The container's limit holds: resident memory of a server whose requests fill its tenant's limit again and again.
+//! The container's limit holds: resident memory of a server whose requests fill its tenant's limit
+//! again and again.
 //!
-//! The control is the same server without a watcher. It shows that the program would need one. Each is a child process of its own.
+//! The control is the same server without a watcher. It shows that the program would need one. Each
+//! is a child process of its own.
 #![cfg_attr(not(all(target_os = "linux", target_env = "gnu")), allow(dead_code))]
 #![allow(unsafe_code)]
 

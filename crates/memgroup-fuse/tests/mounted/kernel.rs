@@ -1,4 +1,5 @@
-//! The kernel's own cgroup v2, where this process may make a cgroup: the same calls there and in the mount have the same results.
+//! The kernel's own cgroup v2, where this process may make a cgroup: the same calls there and in
+//! the mount have the same results.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

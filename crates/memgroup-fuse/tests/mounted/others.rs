@@ -1,4 +1,5 @@
-//! Writes and callbacks that take long, tenants at their limit, and locks: they hold up no other request.
+//! Writes and callbacks that take long, tenants at their limit, and locks: they hold up no other
+//! request.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};

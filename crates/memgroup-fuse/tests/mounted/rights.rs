@@ -34,7 +34,8 @@ fn lets_a_user_control_a_group_that_was_delegated() {
     assert!(sh_as(USER, folder, "mkdir alice/x").contains("Permission denied"));
     assert!(sh_as(USER, folder, "echo 1M > alice/memory.max").contains("Permission denied"));
     assert_eq!(sh_as(USER, folder, "cat alice/memory.max"), "max\n");
-    // The directory, and the file with which the user may turn subsystems on: not the limit of the group itself.
+    // The directory, and the file with which the user may turn subsystems on: not the limit of the
+    // group itself.
     chown(m.path("alice"), Some(USER), Some(USER)).unwrap();
     chown(m.path("alice/cgroup.subtree_control"), Some(USER), None).unwrap();
     assert!(sh_as(USER, folder, "echo 1M > alice/memory.max").contains("Permission denied"));
@@ -88,7 +89,8 @@ fn bounds_the_groups_of_a_user_to_whom_one_was_delegated() {
     assert!(
         sh_as(USER, folder, "mkdir tenants/alice/team/1/deep").contains("Resource temporarily unavailable")
     );
-    // Another user may make a group there. Its bounds are not that user's, but those of the one whose directory it is in.
+    // Another user may make a group there. Its bounds are not that user's, but those of the one
+    // whose directory it is in.
     chmod_all(&m, "tenants/alice/team");
     assert_eq!(sh_as(USER, folder, "echo max > tenants/alice/team/cgroup.max.descendants"), "");
     assert_eq!(

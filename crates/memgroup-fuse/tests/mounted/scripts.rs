@@ -10,7 +10,8 @@ use memgroup_fuse::Options;
 
 use super::{mounted, mounted_of};
 
-/// "percpu: partial chunk depopulation": makes some thousand cgroups, removes ten of each eleven, and looks at the per-CPU memory.
+/// "percpu: partial chunk depopulation": makes some thousand cgroups, removes ten of each eleven,
+/// and looks at the per-CPU memory.
 fn depopulates(rounds: usize) {
     let Some(m) = mounted_of(Hierarchy::new(Config::new()).unwrap(), Options::new()) else { return };
     let percpu = || m.hierarchy.percpu().populated_bytes;
@@ -25,7 +26,8 @@ fn depopulates(rounds: usize) {
          cat percpu_test/cgroup.stat"
     ));
     assert_eq!(said, format!("nr_descendants {}\nnr_dying_descendants 0\n", 11 * rounds));
-    // The kernel gives each cgroup its per-CPU memory at once, and the engine with the first charge and the first addition.
+    // The kernel gives each cgroup its per-CPU memory at once, and the engine with the first charge
+    // and the first addition.
     let memory = m.hierarchy.memory();
     for group in m.hierarchy.groups() {
         drop(group.try_charge(1).unwrap());
@@ -61,7 +63,8 @@ fn gives_memory_back_when_ten_of_eleven_of_11_000_groups_are_removed() {
     depopulates(1000);
 }
 
-/// A cache of one group's blocks: it stands for the files of one mount of `tmpfs`, and for its inodes and directory entries.
+/// A cache of one group's blocks: it stands for the files of one mount of `tmpfs`, and for its
+/// inodes and directory entries.
 struct Files(Arc<Mutex<Vec<Charge>>>);
 
 impl Shrinker for Files {
@@ -79,9 +82,11 @@ impl Shrinker for Files {
 
 const BLOCK_BYTES: u64 = 64 << 10;
 
-/// The steps of "make slab shrink lockless" that the shell takes: groups below one limit, and a process and a directory for each.
+/// The steps of "make slab shrink lockless" that the shell takes: groups below one limit, and a
+/// process and a directory for each.
 ///
-/// The letter mounts `tmpfs` in each directory, and writes a file there with `dd`. The first is a shrinker here, and the second a charge.
+/// The letter mounts `tmpfs` in each directory, and writes a file there with `dd`. The first is a
+/// shrinker here, and the second a charge.
 const SCRIPT: &str = r#"
 create() {
     mkdir -p test

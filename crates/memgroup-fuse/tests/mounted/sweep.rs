@@ -1,4 +1,5 @@
-//! A sweep over the charges of groups that a user of the mount makes: each is refused once. The mount itself charges nothing.
+//! A sweep over the charges of groups that a user of the mount makes: each is refused once. The
+//! mount itself charges nothing.
 
 use std::fs::{self, File};
 

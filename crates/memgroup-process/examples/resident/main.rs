@@ -1,8 +1,10 @@
-//! A server near its container's limit: its resident memory at most, with three allocators, with and without a watcher.
+//! A server near its container's limit: its resident memory at most, with three allocators, with
+//! and without a watcher.
 //!
 //! `cargo run --release -p memgroup-process --example resident` has the system's allocator, and
-//! `RUSTFLAGS="--cfg memgroup_allocators" cargo run --release -p memgroup-process --example resident` mimalloc and jemalloc, too. Arguments: runs
-//! of each (5), requests on each of the 32 connections (20); then the names of the allocators, if not all.
+//! `RUSTFLAGS="--cfg memgroup_allocators" cargo run --release -p memgroup-process --example
+//! resident` mimalloc and jemalloc, too. Arguments: runs of each (5), requests on each of the 32
+//! connections (20); then the names of the allocators, if not all.
 #![allow(unsafe_code)]
 
 mod server;

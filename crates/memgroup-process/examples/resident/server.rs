@@ -1,5 +1,6 @@
-//! The program that the example and the test run in child processes: a server of one tenant, whose 32 requests at a time take blocks of a mebibyte, each
-//! with a checkpoint after it, until the tenant's limit refuses one or the request has 64. Then it drops them.
+//! The program that the example and the test run in child processes: a server of one tenant, whose
+//! 32 requests at a time take blocks of a mebibyte, each with a checkpoint after it, until the
+//! tenant's limit refuses one or the request has 64. Then it drops them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -25,7 +26,8 @@ const TENANTS_MAX: u64 = 384 * MIB;
 const CONNECTIONS: u64 = 32;
 const BLOCKS: usize = 64;
 
-/// Variables of the environment with the advised settings of mimalloc and jemalloc: freed memory goes back at once.
+/// Variables of the environment with the advised settings of mimalloc and jemalloc: freed memory
+/// goes back at once.
 pub(crate) const SETTINGS: [(&str, &str); 2] =
     [("MIMALLOC_PURGE_DELAY", "0"), ("_RJEM_MALLOC_CONF", "dirty_decay_ms:0")];
 
@@ -33,7 +35,8 @@ pub(crate) const SETTINGS: [(&str, &str); 2] =
 pub(crate) const ALLOCATORS: &[&str] =
     if cfg!(memgroup_allocators) { &["System", "mimalloc", "jemalloc"] } else { &["System"] };
 
-/// The allocator that the environment names. The first allocation reads it, before the process has a second thread.
+/// The allocator that the environment names. The first allocation reads it, before the process has
+/// a second thread.
 struct Chosen;
 
 fn chosen() -> u8 {
@@ -100,7 +103,8 @@ impl Watched {
     ];
 }
 
-/// Serves so many requests on each connection. Returns the peaks of resident and charged bytes, and the numbers of requests that were served and refused.
+/// Serves so many requests on each connection. Returns the peaks of resident and charged bytes, and
+/// the numbers of requests that were served and refused.
 pub(crate) fn serve(watched: Watched, requests: u64) -> [u64; 4] {
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
     hierarchy.root().set_max(ROOT_MAX).expect("a limit");
@@ -113,7 +117,8 @@ pub(crate) fn serve(watched: Watched, requests: u64) -> [u64; 4] {
         with_allocator(watcher, watched)
     });
     thread::scope(|threads| {
-        // ORDERING: Relaxed on all; numbers by themselves, of which the last are read after the threads are joined.
+        // ORDERING: Relaxed on all; numbers by themselves, of which the last are read after the
+        // threads are joined.
         let watching = watcher.map(|mut watcher| {
             let is_over = &is_over;
             threads.spawn(move || {

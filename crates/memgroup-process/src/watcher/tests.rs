@@ -6,8 +6,7 @@ use memgroup::{
 };
 
 use super::{Action, SUBSYSTEM, Watcher, next_within};
-use crate::error::ProcessError;
-use crate::files::Files;
+use crate::files::{Files, ProcessError};
 use crate::limit::{LimitSource, ProcessLimit};
 
 const MIB: u64 = 1 << 20;
