@@ -7,21 +7,18 @@ use memgroup::PageSize;
 
 use crate::error::{Error, Result};
 
-/// The most slots an experiment can be asked for; [`memgroup_percpu::SlotSource::virtual_slots`] has the same bound.
-pub const SLOTS_MAX: usize = 4096;
-/// The most threads an experiment can be asked for.
-pub const THREADS_MAX: usize = 256;
-
-/// The deepest group an experiment can be asked for, in counters from it to the root.
-pub const DEPTH_MAX: usize = 64;
-/// The most groups of `rstat`.
-pub const CHILDREN_MAX: usize = 100_000;
-/// The most groups that stay in the script of `percpu`.
-pub const OUTER_MAX: usize = 100_000;
-/// The most groups beside each of them.
-pub const INNER_MAX: usize = 1_000;
-/// The most groups of the script in all.
-pub const GROUPS_MAX: usize = 1_000_000;
+/// The most threads of an experiment.
+pub(crate) const THREADS_MAX: usize = 256;
+/// The options that count something: each one's name, what it counts, and the most.
+const RANGES: [(&str, &str, usize); 5] = [
+    ("--threads", "threads", THREADS_MAX),
+    ("--slots", "slots", 4096),
+    ("--outer", "groups that stay", 100_000),
+    ("--inner", "groups beside each that stays", 1_000),
+    ("--groups", "groups", 100_000),
+];
+/// The most groups of the script of `percpu` in all.
+const GROUPS_MAX: usize = 1_000_000;
 
 /// Measures a mechanism of memgroup and its control, beside the kernel's figures
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -29,16 +26,13 @@ pub struct Args {
     /// Which mechanism to measure against its control
     #[arg(value_enum)]
     pub experiment: Experiment,
-    /// charge, drain, shrink, control, limits, share, alloc: threads of the many-threaded rows, each pinned to a CPU of its own while there are enough [default: 2]
+    /// charge, drain, shrink, limits, alloc: threads of the rows with several, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// charge, percpu, rstat, shrink, control, limits, share, alloc: run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs;
-    /// percpu at most 16; rstat 52, 2, 8 and 128; drain 1, 2, 8, 128 and 512]
+    /// Run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs; percpu at most 16; rstat 52, 2, 8 and 128; drain 1, 2, 8,
+    /// 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
-    /// Counters from a group to the root, the root included [default: charge 1, 3 and 8; drain 3]
-    #[arg(long, value_name = "N")]
-    pub depth: Option<usize>,
     /// percpu: page size of the groups' per-CPU memory [default: 4k in full, 16k, 64k and 2m in short]
     #[arg(long, value_enum, value_name = "SIZE")]
     pub page: Option<Page>,
@@ -49,8 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub inner: Option<usize>,
     /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]; shrink: groups of the
-    /// storms [default: 2000 and 4000]; control: groups that are protected [default: 10000]; limits: groups of the
-    /// removals, the reports and the memory [default: 100000]
+    /// storms [default: 2000 and 4000]; limits: groups of the removals, the reports and the memory [default: 100000]
     #[arg(long, value_name = "N")]
     pub groups: Option<usize>,
     /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
@@ -65,11 +58,11 @@ pub struct Args {
     /// rstat: be one of its two processes of SQLite tenants, and take orders from the standard input
     #[arg(long, hide = true, value_enum, value_name = "TREES")]
     pub serve: Option<Trees>,
-    /// limits: be the process that measures the memory of groups of this account
-    #[arg(long, hide = true, value_enum, value_name = "ACCOUNT")]
-    pub memory_of: Option<MemoryOf>,
-    /// The program that takes these arguments. SQLite serves one hierarchy in a process, so a comparison of two hierarchies needs
-    /// two processes of the program; without it, that comparison is left out
+    /// limits: be the process that measures the memory of groups
+    #[arg(long, hide = true)]
+    pub memory_of_groups: bool,
+    /// The program that takes these arguments. Some comparisons need processes of it, because a process has one SQLite, one allocator and one
+    /// resident size; without it they are left out
     #[arg(skip)]
     pub program: Option<PathBuf>,
     /// The least work that runs every part: shows that an experiment works; its figures mean nothing
@@ -98,17 +91,6 @@ impl Trees {
     }
 }
 
-/// Accounts of `limits`; a process measures the memory of the groups of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MemoryOf {
-    /// Groups of memgroup
-    Engine,
-    /// Names in a hash map, each with a line
-    CasMap,
-    /// Names and counters behind one mutex
-    MutexMap,
-}
-
 /// The name of a choice on the command line and in the JSON.
 pub(crate) fn word(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -128,12 +110,8 @@ pub enum Experiment {
     Rstat,
     /// Reclaim from caches without a lock: shrinkers
     Shrink,
-    /// The whole controller: the cost of all limits, events and pressure, and how fast memory is freed
-    Control,
-    /// Costs away from the best case: little headroom, many groups, refusals, groups that come and go
+    /// Costs away from the best case: exact charges, refusals, many groups, groups that come and go
     Limits,
-    /// Fair shares: a runaway among small tenants, with them and without
-    Share,
     /// Servers: a global allocator that charges, tasks in groups, and charges that wait as futures
     Alloc,
 }
@@ -172,9 +150,6 @@ impl Page {
     }
 }
 
-/// The experiments of an option that all of them have.
-const ALL: &str = "charge, drain, percpu, rstat, shrink, control, limits, share and alloc";
-
 impl Args {
     /// An experiment with everything at its default, in full length.
     pub fn new(experiment: Experiment) -> Args {
@@ -188,21 +163,18 @@ impl Args {
     pub fn check(&self) -> Result<()> {
         // An option of another experiment would be ignored.
         let name = word(self.experiment);
-        let of_another = |(.., owners): &(_, _, &str)| !owners.contains(&name);
-        if let Some((flag, _, owners)) = self.given().into_iter().find(of_another) {
-            return Err(Error::Argument(format!("use {flag} with {name}: it is an option of {owners}")));
-        }
-        for (flag, noun, value, most) in [
-            ("--threads", "threads", self.threads, THREADS_MAX),
-            ("--slots", "slots", self.slots, SLOTS_MAX),
-            ("--depth", "counters from a group to the root", self.depth, DEPTH_MAX),
-            ("--outer", "groups that stay", self.outer, OUTER_MAX),
-            ("--inner", "groups beside each that stays", self.inner, INNER_MAX),
-            ("--groups", "groups", self.groups, CHILDREN_MAX),
-        ] {
-            if let Some(value) = value.filter(|&value| value < 1 || value > most) {
-                let why = format!("use {flag} {value}: 1 to {most} {noun} can be measured");
-                return Err(Error::Argument(why));
+        let given = self.given();
+        for (flag, value, owners) in &given {
+            if !owners.is_empty() && !owners.contains(&name) {
+                return Err(Error::Argument(format!("use {flag} with {name}: it is an option of {owners}")));
+            }
+            let range = RANGES.into_iter().find(|(of, ..)| of == flag).zip(value.parse::<usize>().ok());
+            if let Some(((_, noun, most), value)) = range
+                && !(1..=most).contains(&value)
+            {
+                return Err(Error::Argument(format!(
+                    "use {flag} {value}: 1 to {most} {noun} can be measured"
+                )));
             }
         }
         let (outer, inner) = (self.outer(), self.inner());
@@ -215,22 +187,21 @@ impl Args {
         )))
     }
 
-    /// Each option that was given: its flag, its value, and the experiments that have it.
+    /// Each option that was given: its flag, its value, and the experiments that have it if not all do.
     fn given(&self) -> Vec<(&'static str, String, &'static str)> {
         let number = |value: Option<usize>| value.map(|value| value.to_string());
         let flag = |given: bool| given.then(String::new);
         let options = [
-            ("--threads", number(self.threads), "charge, drain, shrink, control, limits, share and alloc"),
+            ("--threads", number(self.threads), "charge, drain, shrink, limits and alloc"),
             ("--page", self.page.map(word), "percpu"),
             ("--outer", number(self.outer), "percpu"),
             ("--inner", number(self.inner), "percpu"),
-            ("--groups", number(self.groups), "rstat, shrink, control and limits"),
-            ("--slots", number(self.slots), ALL),
-            ("--depth", number(self.depth), "charge and drain"),
+            ("--groups", number(self.groups), "rstat, shrink and limits"),
+            ("--slots", number(self.slots), ""),
             ("--kernel", flag(self.kernel), "percpu"),
-            ("--quick", flag(self.quick), ALL),
+            ("--quick", flag(self.quick), ""),
             ("--serve", self.serve.map(word), "rstat"),
-            ("--memory-of", self.memory_of.map(word), "limits"),
+            ("--memory-of-groups", flag(self.memory_of_groups), "limits"),
         ];
         options.into_iter().filter_map(|(flag, value, owners)| Some((flag, value?, owners))).collect()
     }
@@ -255,7 +226,7 @@ impl Args {
     }
 
     pub(crate) fn depth(&self) -> usize {
-        self.depth.unwrap_or(3)
+        3
     }
 
     /// Groups that stay in the script of `percpu`.
@@ -273,8 +244,8 @@ impl Args {
 mod tests {
     use super::*;
 
-    fn refused(change: impl Fn(&mut Args)) -> String {
-        let mut args = Args::new(Experiment::Charge);
+    fn refused(experiment: Experiment, change: impl Fn(&mut Args)) -> String {
+        let mut args = Args::new(experiment);
         change(&mut args);
         let error = args.check().expect_err("must be refused");
         assert!(error.is_usage());
@@ -282,44 +253,31 @@ mod tests {
     }
 
     #[test]
-    fn accepts_the_defaults() {
-        Args::new(Experiment::Drain).check().unwrap();
-    }
-
-    #[test]
     fn names_the_argument_the_value_and_the_range() {
-        assert_eq!(refused(|a| a.threads = Some(0)), "use --threads 0: 1 to 256 threads can be measured");
-        assert_eq!(refused(|a| a.slots = Some(4097)), "use --slots 4097: 1 to 4096 slots can be measured");
-        assert_eq!(refused(|a| a.slots = Some(0)), "use --slots 0: 1 to 4096 slots can be measured");
+        let charge = Experiment::Charge;
         assert_eq!(
-            refused(|a| a.depth = Some(0)),
-            "use --depth 0: 1 to 64 counters from a group to the root can be measured"
-        );
-    }
-
-    fn refused_of_percpu(change: impl Fn(&mut Args)) -> String {
-        refused(|args| {
-            args.experiment = Experiment::Percpu;
-            change(args);
-        })
-    }
-
-    #[test]
-    fn refuses_a_script_of_no_groups_or_too_many() {
-        assert_eq!(
-            refused_of_percpu(|a| a.outer = Some(0)),
-            "use --outer 0: 1 to 100000 groups that stay can be measured"
+            refused(charge, |a| a.threads = Some(0)),
+            "use --threads 0: 1 to 256 threads can be measured"
         );
         assert_eq!(
-            refused_of_percpu(|a| a.outer = Some(1_000_000_000)),
+            refused(charge, |a| a.slots = Some(4097)),
+            "use --slots 4097: 1 to 4096 slots can be measured"
+        );
+        assert_eq!(
+            refused(Experiment::Percpu, |a| a.outer = Some(1_000_000_000)),
             "use --outer 1000000000: 1 to 100000 groups that stay can be measured"
         );
+        Args::new(charge).check().unwrap();
+    }
+
+    #[test]
+    fn refuses_a_script_of_too_many_groups() {
+        let text = refused(Experiment::Percpu, |args| {
+            args.outer = Some(100_000);
+            args.inner = Some(10);
+        });
         assert_eq!(
-            refused_of_percpu(|a| a.inner = Some(0)),
-            "use --inner 0: 1 to 1000 groups beside each that stays can be measured"
-        );
-        assert_eq!(
-            refused_of_percpu(|a| (a.outer, a.inner) = (Some(100_000), Some(10))),
+            text,
             "use --outer 100000 with --inner 10: that is 1100000 groups, at most 1000000 can be measured"
         );
     }
@@ -327,62 +285,20 @@ mod tests {
     #[test]
     fn refuses_an_option_of_another_experiment() {
         assert_eq!(
-            refused_of_percpu(|a| a.depth = Some(3)),
-            "use --depth with percpu: it is an option of charge and drain"
+            refused(Experiment::Charge, |args| args.kernel = true),
+            "use --kernel with charge: it is an option of percpu"
         );
         assert_eq!(
-            refused(|a| a.page = Some(Page::K64)),
-            "use --page with charge: it is an option of percpu"
-        );
-        assert_eq!(refused(|a| a.kernel = true), "use --kernel with charge: it is an option of percpu");
-        assert_eq!(
-            refused(|a| (a.experiment, a.depth) = (Experiment::Shrink, Some(3))),
-            "use --depth with shrink: it is an option of charge and drain"
-        );
-        assert_eq!(
-            refused(|a| (a.experiment, a.threads) = (Experiment::Rstat, Some(3))),
-            "use --threads with rstat: it is an option of charge, drain, shrink, control, limits, share and alloc"
+            refused(Experiment::Rstat, |args| args.threads = Some(2)),
+            "use --threads with rstat: it is an option of charge, drain, shrink, limits and alloc"
         );
     }
 
     #[test]
-    fn reads_page_sizes_as_they_are_written() {
-        for page in [Page::K4, Page::K16, Page::K64, Page::M2] {
-            assert_eq!(Page::from_str(&page.name(), false), Ok(page));
-        }
-        assert!(Page::from_str("5k", false).is_err());
-    }
-
-    #[test]
-    fn reads_kinds_of_trees_as_they_are_written() {
-        for trees in Trees::BOTH {
-            assert_eq!(Trees::from_str(&word(trees), false), Ok(trees));
-        }
-    }
-
-    #[test]
-    fn reads_options_back_as_the_same_arguments() {
-        #[derive(clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            args: Args,
-        }
-        let mut args = Args::new(Experiment::Percpu);
-        assert!(args.options().is_empty());
-        (args.threads, args.slots, args.depth) = (Some(3), Some(4), Some(5));
-        (args.page, args.outer, args.inner) = (Some(Page::K64), Some(6), Some(7));
-        (args.groups, args.kernel, args.quick) = (Some(8), true, true);
-        let options = args.options();
-        let words = options.iter().flat_map(|option| option.split(' '));
-        let line = ["memgroup-lab", "percpu"].into_iter().chain(words);
-        let read = <Line as clap::Parser>::try_parse_from(line).unwrap().args;
-        assert_eq!(format!("{read:?}"), format!("{args:?}"));
-    }
-
-    #[test]
-    fn allows_more_threads_than_cpus() {
-        let mut args = Args::new(Experiment::Charge);
-        args.threads = Some(64);
-        args.check().unwrap();
+    fn repeats_the_options_as_they_were_given() {
+        let args =
+            Args { page: Some(Page::K64), slots: Some(3), quick: true, ..Args::new(Experiment::Percpu) };
+        assert_eq!(args.options(), ["--page 64k", "--slots 3", "--quick"]);
+        assert_eq!((Page::K64.bytes(), Page::M2.name()), (64 << 10, "2m".to_owned()));
     }
 }

@@ -3,23 +3,18 @@
 mod alloc;
 mod args;
 mod charge;
-mod control;
 mod drain;
 mod error;
 mod harness;
 mod limits;
 mod percpu;
 mod rstat;
-mod share;
 mod shrink;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
-pub use args::{
-    Args, CHILDREN_MAX, DEPTH_MAX, Experiment, GROUPS_MAX, INNER_MAX, MemoryOf, OUTER_MAX, Page, SLOTS_MAX,
-    THREADS_MAX, Trees,
-};
+pub use args::{Args, Experiment, Page, Trees};
 pub use error::Error;
 
 /// Runs one experiment and prints its report to the standard output.
@@ -35,9 +30,9 @@ pub fn run(args: Args) -> Result<(), Error> {
 ///
 /// ```
 /// let mut args = memgroup_lab::Args::new(memgroup_lab::Experiment::Charge);
-/// args.depth = Some(0);
+/// args.threads = Some(0);
 /// let error = memgroup_lab::run_to(&args, &mut std::io::sink()).unwrap_err();
-/// assert_eq!(error.to_string(), "use --depth 0: 1 to 64 counters from a group to the root can be measured");
+/// assert_eq!(error.to_string(), "use --threads 0: 1 to 256 threads can be measured");
 /// ```
 ///
 /// # Errors
@@ -58,9 +53,7 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Percpu => percpu::run(args, out),
         Experiment::Rstat => rstat::run(args, out),
         Experiment::Shrink => shrink::run(args, out),
-        Experiment::Control => control::run(args, out),
         Experiment::Limits => limits::run(args, out),
-        Experiment::Share => share::run(args, out),
         Experiment::Alloc => alloc::run(args, out),
     }
 }

@@ -248,7 +248,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         statistics: false,
         root_accounted: true,
     };
-    let depths = lab.args.depth.map_or_else(|| vec![1, 3, 8], |depth| vec![depth]);
+    let depths = vec![1, 3, 8];
     let sections = sections(base, &depths);
     let results = measure(lab, &sections)?;
     for (index, section) in sections.iter().enumerate() {

@@ -139,15 +139,6 @@ pub(crate) fn resident_bytes() -> Result<u64> {
     Ok(pages * page_bytes() as u64)
 }
 
-/// Has the allocator give free pages of its own back to the system, where it can be told to.
-pub(crate) fn give_heap_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim takes a number and gives back free memory only.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// Bytes of the heap that are in use, with the allocator's own overhead; none where it cannot be asked.
 pub(crate) fn heap_bytes() -> Option<u64> {
     #[cfg(target_env = "gnu")]

@@ -55,7 +55,7 @@ pub(crate) struct Row {
     pub(crate) variant: String,
     /// The settings that distinguish the row from others of its variant.
     pub(crate) params: Value,
-    pub(crate) metric: Name,
+    pub(crate) metric: String,
     pub(crate) unit: Name,
     pub(crate) median: f64,
     pub(crate) min: f64,
@@ -102,7 +102,7 @@ pub(crate) struct Record<'r> {
 
 impl Record<'_> {
     /// A time in nanoseconds, recorded in cycles too: median, smallest, ninetieth percentile.
-    pub(crate) fn time(&mut self, metric: Name, ns: Option<Summary>) -> String {
+    pub(crate) fn time(&mut self, metric: &str, ns: Option<Summary>) -> String {
         if let (Some(ns), Some(cycles_per_ns)) = (ns, self.cycles_per_ns) {
             self.add(metric, "cycles", ns.scaled(cycles_per_ns));
         }
@@ -110,7 +110,7 @@ impl Record<'_> {
     }
 
     /// A figure of many samples.
-    pub(crate) fn summary(&mut self, metric: Name, unit: Name, of: Option<Summary>) -> String {
+    pub(crate) fn summary(&mut self, metric: &str, unit: Name, of: Option<Summary>) -> String {
         if let Some(of) = of {
             self.add(metric, unit, of);
         }
@@ -118,7 +118,7 @@ impl Record<'_> {
     }
 
     /// A single figure.
-    pub(crate) fn value(&mut self, metric: Name, unit: Name, value: Option<f64>) -> String {
+    pub(crate) fn value(&mut self, metric: &str, unit: Name, value: Option<f64>) -> String {
         if let Some(value) = value {
             self.add(metric, unit, Summary { median: value, min: value, p90: value, count: 1 });
         }
@@ -145,13 +145,13 @@ impl Record<'_> {
     }
 
     /// A whole number.
-    pub(crate) fn count(&mut self, metric: Name, unit: Name, value: u64) -> String {
+    pub(crate) fn count(&mut self, metric: &str, unit: Name, value: u64) -> String {
         self.value(metric, unit, Some(value as f64));
         count(value)
     }
 
     /// Nanoseconds, shown as microseconds.
-    pub(crate) fn us(&mut self, metric: Name, ns: Option<f64>) -> String {
+    pub(crate) fn us(&mut self, metric: &str, ns: Option<f64>) -> String {
         self.value(metric, "ns", ns);
         us_or_dash(ns)
     }
@@ -167,10 +167,11 @@ impl Record<'_> {
         )
     }
 
-    fn add(&mut self, metric: Name, unit: Name, of: Summary) {
+    fn add(&mut self, metric: &str, unit: Name, of: Summary) {
         let (variant, mut params) = (self.variant.clone(), self.params.clone());
         // The number of samples behind the figure.
         params["windows"] = of.count.into();
+        let metric = metric.to_owned();
         self.rows.push(Row { variant, params, metric, unit, median: of.median, min: of.min, p90: of.p90 });
     }
 }

@@ -1,162 +1,183 @@
-//! Full limits above groups with prepaid bytes in their stocks, on many slots.
+//! A full parent above prepaid bytes, and an innocent's pairs beside an attacker or a waiter at the same parent.
 //!
-//! ```text
-//!   parent, max M ──┬── leaf 0: holds a page
-//!                   ├── leaf 1: a stock on slots 0, 1, 2 ...     all filled before each timed call
-//! ```
-//!
-//! A charge of M cannot fit, whatever the stocks hold: it is refused. A charge of M less a page fits, but only when all stocks have given
-//! their bytes back.
+//! - I1. A charge that fits only when every stock gives its bytes back is made; one that never fits is refused.
 
-use memgroup::Group;
+use std::time::{Duration, Instant};
+
+use memgroup::{Charge, Config, Group};
 use memgroup_percpu::pin_virtual;
 
-use super::PAGE;
-use super::ledger::{CasTree, Engine, Ledger, MutexTree, Shape};
+use super::{MIB, PAGE};
 use crate::harness::prelude::*;
 
-/// Nanoseconds that a call may take for each stock that holds something.
-const STOCK_NS_MOST: f64 = 20.0;
-/// Below so many stocks the call itself takes a large part of the time.
-const FEW: usize = 1_000;
-/// Microseconds of a refusal above empty stocks.
-const AGAIN_US_MOST: f64 = 0.4;
 /// Above all that the stocks can prepay.
-const MAX_BYTES: u64 = 1 << 42;
-/// Refusals after the first, with empty stocks.
-const LATER: usize = 5;
+const MAX: u64 = 1 << 42;
+const HELD: u64 = 64 * MIB;
+/// A waiter gives up after this, which would be a wrong result.
+const PATIENCE: Duration = Duration::from_secs(600);
+const FITS: &str = "a charge far below every limit";
 
-/// The median times of one row, in nanoseconds.
-#[derive(Default)]
-struct Times(Samples);
-
-impl Times {
-    const NAMES: [&'static str; 5] = ["fits", "refused", "refused again", "CAS tree", "mutex tree"];
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    above_stocks(lab)?;
+    beside(lab)
 }
 
-/// The groups of one row, on so many virtual slots.
+/// A parent of which leaf 0 holds a page; the other leaves have stocks on many slots.
 struct Stocks {
-    engine: Engine,
-    groups: usize,
+    fixture: Fixture,
     slots: usize,
-    controls: (CasTree, MutexTree),
+    _held: Charge,
 }
 
 impl Stocks {
     fn build(groups: usize, slots: usize) -> Result<Stocks> {
-        let budget = Some(MAX_BYTES);
-        let shape = Shape { parent_max: MAX_BYTES, held: PAGE, budget, ..Shape::leaves(1 + groups) };
-        let engine = Engine::build(shape, true, virtual_slots(slots)?)?;
-        let controls = (CasTree::build(shape)?, MutexTree::build(shape)?);
-        Ok(Stocks { engine, groups, slots, controls })
+        let config = Config::with_slots(virtual_slots(slots)?).stock_budget_bytes(MAX);
+        let fixture = Fixture::chain(config.groups_max(groups as u32 + 8), 4, 1 + groups)?;
+        limit(&fixture.parent, MAX)?;
+        let held = fixture.leaves[0].try_charge(PAGE).or_wrong(FITS)?;
+        Ok(Stocks { fixture, slots, _held: held })
     }
 
-    fn leaves(&self) -> &[Group] {
-        &self.engine.fixture.leaves[1..]
+    fn number(&self) -> usize {
+        (self.fixture.leaves.len() - 1) * self.slots
     }
 
-    /// Pairs on each slot in each group, so that every stock holds something; the prepaid bytes. A level that was drained for a charge has
-    /// no stock opened for 16 charges a stock.
-    fn fill(&self) -> Result<u64> {
-        let least = (self.groups * self.slots) as u64 * PAGE;
+    /// Has every stock hold something. A level that was drained for a charge opens no stock for the next charges.
+    fn fill(&self) -> Result<()> {
+        let (parent, least) = (&self.fixture.parent, self.number() as u64 * PAGE);
         for _ in 0..100 {
             for slot in 0..self.slots {
                 let _pin = pin_virtual(slot);
-                for group in self.leaves() {
-                    drop(group.try_charge(PAGE).or_wrong("a charge far below every limit")?);
+                for group in &self.fixture.leaves[1..] {
+                    drop(group.try_charge(PAGE).or_wrong(FITS)?);
                 }
             }
-            if self.prepaid() >= least {
-                break;
+            if parent.usage() - parent.usage_exact() >= least {
+                return Ok(());
             }
         }
-        let prepaid = self.prepaid();
-        ensure(prepaid >= least, || {
-            format!("{} stocks were filled and hold {prepaid} bytes", self.groups * self.slots)
-        })?;
-        Ok(prepaid)
+        Err(Error::Wrong(format!("{} stocks were filled and hold less than {least} bytes", self.number())))
     }
 
-    fn prepaid(&self) -> u64 {
-        let parent = &self.engine.fixture.parent;
-        parent.usage() - parent.usage_exact()
-    }
-
-    /// Times one call of each kind; the share of the prepaid bytes that was left after the first refusal.
-    fn sample(&self, watch: Stopwatch, times: &mut Times) -> Result<f64> {
-        let leaf = &self.engine.fixture.leaves[0];
+    /// Times a charge that fits when all stocks are drained, a refusal above full stocks, and one above empty ones.
+    fn sample(&self, watch: Stopwatch, times: &mut Samples) -> Result<()> {
+        let leaf = &self.fixture.leaves[0];
         self.fill()?;
-        let (ns, fits) = watch.time(|| leaf.try_charge(MAX_BYTES - PAGE));
-        times.0.push("fits", ns);
+        let (ns, fits) = watch.time(|| leaf.try_charge(MAX - PAGE));
+        times.push("fits", ns);
         drop(fits.or_wrong("prepaid bytes were the reason of a refusal")?);
-        let filled = self.fill()?;
-        let refused = |ask| {
-            let (ns, charge) = watch.time(|| leaf.try_charge(ask));
-            ensure(charge.is_err(), || format!("a charge of {ask} bytes beside a page of {MAX_BYTES} fits"))?;
-            Ok(ns)
-        };
-        times.0.push("refused", refused(MAX_BYTES)?);
-        let left = self.prepaid() as f64 / filled as f64;
-        for _ in 0..LATER {
-            times.0.push("refused again", refused(MAX_BYTES)?);
+        self.fill()?;
+        for metric in ["refused", "refused again", "refused again"] {
+            let (ns, charge) = watch.time(|| leaf.try_charge(MAX));
+            ensure(charge.is_err(), || format!("{MAX} bytes fit beside a page of {MAX}"))?;
+            times.push(metric, ns);
         }
-        times.0.push("CAS tree", watch.time(|| self.controls.0.charge(0, MAX_BYTES).is_none()).0);
-        times.0.push("mutex tree", watch.time(|| self.controls.1.charge(0, MAX_BYTES).is_none()).0);
-        Ok(left)
-    }
-
-    fn end(self) -> Result<()> {
-        self.engine.end()?;
-        self.controls.0.end()?;
-        self.controls.1.end()
+        Ok(())
     }
 }
 
-pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let rows = match lab.args.tiny {
-        true => vec![(3, 2), (3, 16)],
-        false => {
-            vec![(1, 2), (100, 2), (1_000, 2), (10_000, 2), (1, 128), (1_000, 16), (1_000, 64), (1_000, 128)]
-        }
-    };
-    let built = rows.into_iter().map(|(groups, slots)| Stocks::build(groups, slots));
-    let built = built.collect::<Result<Vec<_>>>()?;
-    let mut found: Vec<(Times, Vec<f64>)> = built.iter().map(|_| Default::default()).collect();
-    let rounds = lab.pick(1, 5, 25);
+fn above_stocks(lab: &mut Lab<'_>) -> Result<()> {
+    let rows = lab.pick(
+        &[(3, 2)][..],
+        &[(1, 2), (1_000, 2), (1_000, 128)],
+        &[(1, 2), (1_000, 2), (10_000, 2), (1_000, 16), (1_000, 128)],
+    );
+    let built =
+        rows.iter().map(|&(groups, slots)| Stocks::build(groups, slots)).collect::<Result<Vec<_>>>()?;
+    let mut found: Vec<Samples> = built.iter().map(|_| Samples::default()).collect();
     let watch = lab.clock.stopwatch();
-    lab.in_turns(rounds, built.len(), |lab, row| {
-        let left = lab.workers.run_one(|| built[row].sample(watch, &mut found[row].0))?;
-        found[row].1.push(left);
-        Ok(())
+    lab.in_turns(lab.pick(1, 5, 25), built.len(), |lab, row| {
+        lab.workers.run_one(|| built[row].sample(watch, &mut found[row]))
     })?;
     let mut table = Table::new(
         "a full parent above groups with prepaid bytes on every slot: us for one charge",
-        ["groups; slots", "stocks", "fits", "refused", "left", "again", "CAS tree, ns", "mutex, ns"],
+        ["", "stocks", "fits", "refused", "refused again"],
     );
-    for (stocks, (times, left)) in built.into_iter().zip(found) {
-        let number = stocks.groups * stocks.slots;
-        let name = format!("{}; {}", count(stocks.groups as u64), stocks.slots);
-        let params = json!({"groups": stocks.groups, "slots": stocks.slots});
-        for metric in Times::NAMES {
-            lab.record("full parent", params.clone()).summary(metric, "ns", times.0.summary(metric));
+    for ((groups, slots), (stocks, times)) in rows.iter().zip(built.into_iter().zip(found)) {
+        let name = format!("{}, {slots} slots", counted(*groups as u64, "group"));
+        let cells = ["fits", "refused", "refused again"].map(|metric| {
+            let params = json!({"groups": groups, "slots": slots});
+            lab.record("full parent", params).summary(metric, "ns", times.summary(metric));
+            us_or_dash(times.median(metric))
+        });
+        table.row(&name, [count(stocks.number() as u64)].into_iter().chain(cells));
+        if stocks.number() >= 1_000 {
+            let each = |metric| times.median(metric).map(|ns| ns / stocks.number() as f64);
+            lab.at_most(format!("a charge that drains {name}, for each stock"), each("fits"), 20.0, "ns");
+            lab.at_most(format!("a refusal above {name}, for each stock"), each("refused"), 20.0, "ns");
         }
-        let us = |metric| us_or_dash(times.0.median(metric));
-        let ns = |metric| figure_or_dash(times.0.median(metric));
-        let left = super::cases::percent(median_of(&left));
-        let cells = [us("fits"), us("refused"), left, us("refused again"), ns("CAS tree"), ns("mutex tree")];
-        table.row(name, [count(number as u64)].into_iter().chain(cells));
-        for (metric, verb) in [("fits", "a charge that takes the bytes of"), ("refused", "a refusal above")] {
-            if number >= FEW {
-                let name = format!("{verb} {} stocks, for each", count(number as u64));
-                lab.at_most(name, times.0.median(metric).map(|ns| ns / number as f64), STOCK_NS_MOST, "ns");
-            }
+        if (*groups, *slots) == (1_000, 128) {
+            let us = times.median("refused again").map(|ns| ns / 1e3);
+            lab.at_most(format!("a refusal above {name} with empty stocks"), us, 0.4, "us");
         }
-        if (stocks.groups, stocks.slots) == (1_000, 128) {
-            let again = times.0.median("refused again").map(|ns| ns / 1e3);
-            lab.at_most("a refusal by 1,000 groups with 128 empty stocks each", again, AGAIN_US_MOST, "us");
-        }
-        stocks.end()?;
     }
-    table.note("fits: a charge that fits only when every stock has given its bytes back, and does. Refused: one that never fits, with all stocks filled; \"left\" is the share of prepaid bytes after it. Again: the next five, while the same slots have been in use. The controls have no stocks: they refuse the same charge");
+    table.note("fits: it fits only when every stock has given its bytes back. Refused: it never fits, and all stocks are full. Again: the next two");
     lab.print(&table)
+}
+
+/// Pairs of leaf 1 on the first thread, which alone counts; `other` is what the second thread does.
+fn beside_thread(
+    lab: &mut Lab<'_>,
+    innocent: &Group,
+    others: &[&(dyn Fn() -> Result<()> + Sync)],
+) -> Result<Vec<Option<Summary>>> {
+    let works: Vec<_> = others
+        .iter()
+        .map(|other| {
+            move |thread: usize, _: &mut usize, count| {
+                if thread > 0 {
+                    return other().map(|()| 1);
+                }
+                for _ in 0..count {
+                    drop(innocent.try_charge(PAGE).or_wrong(FITS)?);
+                }
+                Ok(count)
+            }
+        })
+        .collect();
+    let variants: Vec<_> = works.iter().map(|work| Variant { work, threads: 2, counted: 1 }).collect();
+    Ok(lab.interleave(&variants)?.iter().map(|one| one.ns).collect())
+}
+
+fn spin() -> Result<()> {
+    (0..64).for_each(|_| std::hint::spin_loop());
+    Ok(())
+}
+
+fn beside(lab: &mut Lab<'_>) -> Result<()> {
+    let fixture = Fixture::chain(Config::with_slots(lab.slots), 3, 2)?;
+    limit(&fixture.parent, 2 * HELD)?;
+    let (attacker, innocent) = (&fixture.leaves[0], &fixture.leaves[1]);
+    let held = attacker.try_charge(HELD).or_wrong(FITS)?;
+    let attack = || ensure(attacker.try_charge(HELD + 1).is_err(), || "a byte too many fits".to_owned());
+    let alone = beside_thread(lab, innocent, &[&spin, &attack])?;
+    let waited = std::thread::scope(|threads| {
+        let waiter = threads.spawn(|| attacker.charge_until(HELD + 1, Instant::now() + PATIENCE).is_err());
+        spin_until(|| (attacker.waiters().now == 1 || waiter.is_finished()).then_some(()));
+        let waited = beside_thread(lab, innocent, &[&spin]);
+        let left = attacker.waiters().now;
+        attacker.wake_waiters();
+        let refused = waiter.join().unwrap_or(false);
+        ensure(left == 1 && refused, || format!("{left} threads waited throughout, of 1"))?;
+        waited
+    })?;
+    let mut table = Table::new(
+        "an innocent's pairs of 4 KiB below a parent with 64 MiB of headroom: ns, median (min..p90)",
+        ["beside", "a pair", "over", "goal"],
+    );
+    for (name, ns, most) in [
+        ("a spinning thread (control)", alone[0], None),
+        ("an attacker that asks for a byte more than is free", alone[1], Some(3.0)),
+        ("a thread that waits for a byte more than is free", waited[0], Some(1.2)),
+    ] {
+        let cell = lab.record(name, json!({})).time("pair of an innocent", ns);
+        let over = ratio(median(ns), median(alone[0]));
+        table.row(name, [cell, times(over), most.map_or_else(dash, |most| format!("x{most}"))]);
+        if let Some(most) = most {
+            lab.at_most(format!("an innocent's pair beside {name}"), over, most, "x");
+        }
+    }
+    lab.print(&table)?;
+    drop(held);
+    fixture.check_empty()
 }

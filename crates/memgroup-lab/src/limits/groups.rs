@@ -1,0 +1,297 @@
+//! Groups that come and go, the memory that they take and leave, and reports and passes over many of them.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use memgroup::{Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, stats::io};
+use memgroup_percpu::pin_virtual;
+
+use super::ledger::{CasLevel, LEVELS};
+use super::{PAGE, many_groups};
+use crate::harness::prelude::*;
+
+/// Slots of the process that measures memory.
+const SLOTS: usize = 2;
+const STAGES: [&str; 4] = ["live", "removed", "maintained", "dropped"];
+const GONE: &str = "failed to remove an empty group";
+const FITS: &str = "a charge without a limit";
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    lives(lab)?;
+    many(lab)?;
+    protection(lab)?;
+    memory(lab)
+}
+
+/// A name of 16 bytes.
+fn name_of(number: usize) -> String {
+    format!("tenant-{number:09}")
+}
+
+/// A parent with three counters to the root, the root's included.
+fn parent(config: Config, groups: usize) -> Result<(Hierarchy, Group)> {
+    let hierarchy = hierarchy(config.groups_max(groups as u32 + 1_000))?;
+    let parent = child(&child(&hierarchy.root(), "level1")?, "parent")?;
+    Ok((hierarchy, parent))
+}
+
+fn charged(parent: &Group, name: &str) -> Result<Group> {
+    let group = child(parent, name)?;
+    drop(group.try_charge(PAGE).or_wrong(FITS)?);
+    Ok(group)
+}
+
+/// The control: names in a map behind a mutex, each with a line that is charged outside of it.
+struct CasMap {
+    groups: Mutex<HashMap<Box<str>, Arc<CasLevel>>>,
+    above: [CasLevel; LEVELS - 1],
+}
+
+impl CasMap {
+    fn live(&self, name: &str) -> Result<()> {
+        let line = Arc::new(CasLevel::new(FAR_BYTES, 0));
+        let before = lock(&self.groups).insert(name.into(), Arc::clone(&line));
+        let levels = || std::iter::once(&*line).chain(&self.above);
+        let took = levels().all(|level| level.take(PAGE));
+        levels().for_each(|level| level.give(PAGE));
+        let after = lock(&self.groups).remove(name);
+        ensure(before.is_none() && took && after.is_some(), || format!("the control lost the group {name}"))
+    }
+}
+
+fn lives(lab: &mut Lab<'_>) -> Result<()> {
+    let (hierarchy, parent) = parent(Config::with_slots(lab.slots), 0)?;
+    let above = std::array::from_fn(|_| CasLevel::new(FAR_BYTES, 0));
+    let cas = CasMap { groups: Mutex::default(), above };
+    let names: Vec<Vec<String>> =
+        (0..lab.args.threads()).map(|thread| (0..64).map(|at| name_of(thread * 64 + at)).collect()).collect();
+    let in_turn = |thread: usize, cursor: &mut usize, count, live: &dyn Fn(&str) -> Result<()>| {
+        for _ in 0..count {
+            live(&names[thread][*cursor])?;
+            *cursor = (*cursor + 1) % 64;
+        }
+        Ok(count)
+    };
+    let ours = |thread: usize, cursor: &mut usize, count| {
+        in_turn(thread, cursor, count, &|name| charged(&parent, name)?.remove().or_wrong(GONE))
+    };
+    let control =
+        |thread: usize, cursor: &mut usize, count| in_turn(thread, cursor, count, &|name| cas.live(name));
+    let mut table = Table::new(
+        "create a group, charge and free 4 KiB, remove it: ns, median (min..p90)",
+        ["", "1 thread", "all threads", "over 1"],
+    );
+    let (threads, plan) = (lab.args.threads(), lab.effort.windows);
+    let rows: [(&str, &Work<'_>); 2] = [("memgroup", &ours), ("CAS map (control)", &control)];
+    let of = lab.compare(&mut table, "a life", json!({}), threads, plan, &rows)?;
+    let [one, all] = [0, 1].map(|at| median(of[0][at].ns));
+    lab.at_most("create, charge and remove, 1 thread", one.map(|ns| ns / 1e3), 0.4, "us");
+    if threads > 1 {
+        let scale = ratio(one, all).map(|scale| scale * threads as f64);
+        lab.at_least(format!("groups a second, {threads} threads over 1"), scale, 1.5, "x");
+    }
+    table.note("CAS map: names in a hash map behind a mutex, each with a line that is charged outside of it");
+    lab.print(&table)?;
+    expect("groups left by the engine", parent.children().len(), 0)?;
+    expect("groups and bytes left by the control", (lock(&cas.groups).len(), cas.above[0].usage()), (0, 0))?;
+    check_empty(&hierarchy)
+}
+
+/// Reports over many groups, each beside a thread that makes and removes groups; then the removal of all.
+fn many(lab: &mut Lab<'_>) -> Result<()> {
+    let groups = many_groups(lab);
+    let (hierarchy, parent) = parent(Config::with_slots(lab.slots), groups)?;
+    let made = (0..groups).map(|number| charged(&parent, &name_of(number))).collect::<Result<Vec<_>>>()?;
+    let other = child(&hierarchy.root(), "other")?;
+    let all =
+        |what, found: usize| ensure(found >= groups, || format!("{what} showed {found} of {groups} groups"));
+    let calls: [(&'static str, &(dyn Fn() -> Result<()> + Sync)); 5] = [
+        ("nothing, 20 ms (control)", &|| {
+            let begin = std::time::Instant::now();
+            while begin.elapsed().as_millis() < 20 {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        }),
+        ("groups()", &|| all("groups()", hierarchy.groups().len())),
+        ("usage_exact()", &|| expect("bytes charged", parent.usage_exact(), 0)),
+        ("drain()", &|| {
+            parent.drain();
+            expect_bytes(&parent, "usage after a drain", parent.usage(), 0)
+        }),
+        ("snapshot()", &|| all("the snapshot", hierarchy.snapshot().groups.len())),
+    ];
+    let mut found: Vec<Samples> = calls.iter().map(|_| Samples::default()).collect();
+    lab.in_turns(lab.pick(1, 3, 11), calls.len(), |lab, at| {
+        let [cpu_ms, longest_ms] = beside_creations(lab, &other, calls[at].1)?;
+        found[at].push("CPU time", cpu_ms);
+        found[at].push("longest create", longest_ms);
+        Ok(())
+    })?;
+    let mut table = Table::new(
+        format!("reports over {} groups: ms", count(groups as u64)),
+        ["call", "its CPU time", "longest create of another thread meanwhile"],
+    );
+    for ((name, _), of) in calls.iter().zip(&found) {
+        let cells = lab.record(*name, json!({})).medians(of, [("CPU time", "ms"), ("longest create", "ms")]);
+        table.row(*name, cells);
+    }
+    lab.print(&table)?;
+    let watch = lab.clock.stopwatch();
+    let removed = lab
+        .workers
+        .run_one(|| made.iter().map(|group| timed_removal(watch, group)).collect::<Result<Vec<_>>>())?;
+    let of = Quantiles::of(removed);
+    let mut table = Table::new(
+        format!("removals of {} groups, one after the other: us of wall time", count(groups as u64)),
+        ["", "p50", "p99", "p99.99", "max"],
+    );
+    let mut record = lab.record("memgroup", json!({}));
+    let p9999 = record.us("removal p99.99", of.map(|of| of.p9999));
+    let [p50, p99, max] = record.quantiles(of, 1e3);
+    table.row("remove()", [p50, p99, p9999, max]);
+    lab.at_most("remove(), p99.99", of.map(|of| of.p9999 / 1e3), 100.0, "us");
+    table.note("memory that goes back to the system goes back in these removals. One during which the kernel took the thread off its CPU counts with its CPU time");
+    lab.print(&table)?;
+    drop(made);
+    check_empty(&hierarchy)
+}
+
+/// Milliseconds of a call's CPU time, and of the longest creation that was under way meanwhile.
+fn beside_creations(
+    lab: &Lab<'_>,
+    other: &Group,
+    call: &(dyn Fn() -> Result<()> + Sync),
+) -> Result<[f64; 2]> {
+    // ORDERING: Relaxed; flags by themselves.
+    let (is_over, has_begun, clock) = (AtomicBool::new(false), AtomicBool::new(false), lab.clock);
+    let parts = lab.workers.try_run(2, |thread| {
+        if thread == 0 {
+            spin_until(|| has_begun.load(Ordering::Relaxed).then_some(()));
+            let cpu = thread_cpu_ns();
+            let called = call();
+            let ns = thread_cpu_ns() - cpu;
+            // Also after an error, or the other thread would go on.
+            is_over.store(true, Ordering::Relaxed);
+            return called.map(|()| ns as f64 / 1e6);
+        }
+        let mut longest = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let begin = clock::now();
+            let created = child(other, "passing").and_then(|group| group.remove().or_wrong(GONE));
+            longest = longest.max(clock::now() - begin);
+            has_begun.store(true, Ordering::Relaxed);
+            created?;
+        }
+        Ok(clock.ns(longest as f64) / 1e6)
+    })?;
+    Ok([parts[0], parts[1]])
+}
+
+/// Nanoseconds of a removal.
+fn timed_removal(watch: Stopwatch, group: &Group) -> Result<f64> {
+    let (usage, cpu) = (ThreadUsage::now(), thread_cpu_ns());
+    let (ns, removed) = watch.time(|| group.remove());
+    removed.or_wrong(GONE)?;
+    let cpu_ns = (thread_cpu_ns() - cpu) as f64;
+    Ok(if usage.is_undisturbed() { ns } else { ns.min(cpu_ns) })
+}
+
+/// One pass over the effective protection of many groups, each with a `min` and a `low`, ten below each.
+fn protection(lab: &mut Lab<'_>) -> Result<()> {
+    let groups: usize = lab.pick(50, 10_000, 10_000);
+    let config = Config::with_slots(lab.slots).groups_max(groups as u32 + 1).stock_cap_bytes(0);
+    let hierarchy = hierarchy(config)?;
+    let (mut all, mut held): (Vec<Group>, Vec<Charge>) = (Vec::new(), Vec::new());
+    for index in 0..groups {
+        let above = (index / 10).checked_sub(1).map_or_else(|| hierarchy.root(), |above| all[above].clone());
+        let group = child(&above, &format!("g{index}"))?;
+        group.set_min(lab.random.next() % (64 << 10)).set_up("min")?;
+        group.set_low(lab.random.next() % (128 << 10)).set_up("low")?;
+        held.push(group.try_charge(1 + lab.random.next() % (64 << 10)).set_up("a charge")?);
+        all.push(group);
+    }
+    let (root, watch, mut times) = (hierarchy.root(), lab.clock.stopwatch(), Vec::new());
+    for _ in 0..lab.effort.calls {
+        // Another usage, so that no result of the pass before can be used again.
+        let at = lab.random.next() as usize % groups;
+        held[at] = all[at].try_charge(1 + lab.random.next() % (64 << 10)).or_wrong(FITS)?;
+        let (ns, pass) = watch.time(|| root.protections());
+        expect("groups of a pass", pass.len(), groups)?;
+        times.push(ns);
+    }
+    let of = Quantiles::of(times);
+    let mut table = Table::new(
+        format!("effective protection of {} groups, each with min and low: ms a pass", count(groups as u64)),
+        ["", "p50", "p99", "max"],
+    );
+    table.row("protections()", lab.record("protections", json!({})).quantiles(of, 1e6));
+    lab.at_most("a pass over the protection of 10,000 groups, p50", of.map(|of| of.p50 / 1e6), 5.0, "ms");
+    lab.print(&table)?;
+    drop(held);
+    check_empty(&hierarchy)
+}
+
+/// Prints the resident bytes of each stage. It runs in a process that has done nothing else, so no memory is used again.
+pub(super) fn memory_of(groups: usize, out: &mut dyn Write) -> Result<()> {
+    let mut handles: Vec<Group> = Vec::with_capacity(groups);
+    let start = resident_bytes()?;
+    let mut reach = |stage| {
+        let bytes = resident_bytes()?.saturating_sub(start);
+        writeln!(out, "{stage} {bytes}").map_err(Error::Output)
+    };
+    let (hierarchy, parent) = parent(Config::with_slots(virtual_slots(SLOTS)?), groups)?;
+    for number in 0..groups {
+        let group = child(&parent, &name_of(number))?;
+        for slot in 0..SLOTS {
+            let _pin = pin_virtual(slot);
+            drop(group.try_charge(PAGE).or_wrong(FITS)?);
+            hierarchy.io().add(&group, io::RBYTES, 1);
+        }
+        handles.push(group);
+    }
+    reach(STAGES[0])?;
+    let written = hierarchy.io().get(&parent, io::RBYTES, Reach::Subtree, Freshness::Fresh);
+    expect("statistics written by the groups", written, (groups * SLOTS) as i64)?;
+    expect_bytes(&parent, "usage of the groups", parent.usage_exact(), 0)?;
+    handles.drain(..).try_for_each(|group| group.remove().or_wrong(GONE))?;
+    reach(STAGES[1])?;
+    hierarchy.maintain(Maintenance::new().all());
+    reach(STAGES[2])?;
+    drop((parent, hierarchy));
+    reach(STAGES[3])
+}
+
+fn memory(lab: &mut Lab<'_>) -> Result<()> {
+    let Some(program) = lab.args.program.clone() else {
+        return lab.paragraph("\nnote: no bytes of a group: they need a process of the program memgroup-lab");
+    };
+    let groups = many_groups(lab);
+    let output = Command::new(&program)
+        .args(["limits", "--memory-of-groups", "--groups", &groups.to_string()])
+        .output()
+        .map_err(Error::system(format!("start {}", program.display())))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut bytes = [0.0; 4];
+    for (of, stage) in bytes.iter_mut().zip(STAGES) {
+        let line = text.lines().find_map(|line| line.strip_prefix(stage)?.trim().parse::<f64>().ok());
+        let line = line.ok_or_else(|| format!("{:?}, {text:?}", output.status));
+        *of = line.or_wrong("the measuring process ended with")?;
+    }
+    let title = format!("resident bytes for each of {} groups on {SLOTS} slots", count(groups as u64));
+    let mut table = Table::new(title, ["", "live", "removed", "maintained", "hierarchy dropped"]);
+    let mut record = lab.record("memory of a group", json!({}));
+    let cells = [0, 1, 2, 3].map(|at| record.value(STAGES[at], "bytes", Some(bytes[at] / groups as f64)));
+    table.row("memgroup", cells);
+    lab.at_most("bytes of a live group", Some(bytes[0] / groups as f64), 600.0, "bytes");
+    for (stage, bytes_left, most) in
+        [("removed", bytes[1], 30.0), ("maintained", bytes[2], 10.0), ("dropped", bytes[3], 1.0)]
+    {
+        lab.at_most(format!("left of them, {stage}"), Some(bytes_left / bytes[0] * 100.0), most, "%");
+    }
+    table.note("of a process that has done nothing else. Each group has a name of 16 bytes, was charged and wrote a statistic on both slots, and was freed. The system frees memory some time after a program gave it back");
+    lab.print(&table)
+}
