@@ -1,6 +1,5 @@
 //! Meter: the memory that the process uses now, read from files that stay open.
 
-use procfs_core::MemoryPressure;
 use procfs_core::process::StatM;
 
 use crate::cgroup::{Cgroup, Figures};
@@ -49,8 +48,10 @@ impl Meter {
     /// option for pressure.
     pub(crate) fn pressure(&mut self) -> Option<f32> {
         let (Meter::Cgroup(Figures { pressure, .. }) | Meter::Process { pressure, .. }) = self;
-        let (path, text) = pressure.text().ok()?;
-        let percent = files::parse_text::<MemoryPressure>(path, text).ok()?.some.avg10;
-        Some(percent).filter(|percent| (0.0..=100.0).contains(percent))
+        // procfs-core's parser panics on a line that is too short.
+        let (_, text) = pressure.text().ok()?;
+        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+        let percent = some.split(' ').find_map(|figure| figure.strip_prefix("avg10="))?.parse().ok();
+        percent.filter(|percent| (0.0..=100.0).contains(percent))
     }
 }
