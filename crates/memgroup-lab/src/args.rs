@@ -225,10 +225,6 @@ impl Args {
         self.threads.unwrap_or(2)
     }
 
-    pub(crate) fn depth(&self) -> usize {
-        3
-    }
-
     /// Groups that stay in the script of `percpu`.
     pub(crate) fn outer(&self) -> usize {
         self.outer.unwrap_or(if self.tiny { 60 } else { 1000 })

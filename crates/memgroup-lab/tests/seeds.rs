@@ -23,7 +23,7 @@ fn report_of(mut args: Args) -> (String, Value) {
 /// No line is wider than a terminal, bars included.
 fn assert_fits(printed: &str) {
     for line in printed.lines() {
-        assert!(line.chars().count() <= 110, "{line}\nin:\n{printed}");
+        assert!(line.chars().count() <= 125, "{line}\nin:\n{printed}");
     }
 }
 
@@ -38,7 +38,7 @@ fn assert_form<'s>(json: &Value, experiment: &str, seed: impl Into<Option<&'s st
         names.sort();
         names
     };
-    assert_eq!(keys(json), sorted(&["experiment", "options", "seed", "machine", "rows", "checks"]));
+    assert_eq!(keys(json), sorted(&["experiment", "options", "seed", "machine", "rows", "checks", "tables"]));
     assert_eq!((json["experiment"].as_str(), json["seed"]["name"].as_str()), (Some(experiment), seed.into()));
     let rows = json["rows"].as_array().unwrap();
     assert!(!rows.is_empty());
@@ -52,7 +52,7 @@ fn assert_form<'s>(json: &Value, experiment: &str, seed: impl Into<Option<&'s st
         assert!(min <= median && median <= p90, "{row}");
     }
     for check in json["checks"].as_array().unwrap() {
-        assert_eq!(keys(check), sorted(&["name", "value", "goal", "met"]), "{check}");
+        assert_eq!(keys(check), sorted(&["name", "value", "goal", "unit", "met"]), "{check}");
         assert!(check["met"].is_boolean() && check["goal"].is_string());
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgroup_percpu::SlotSource;
+use memgroup_sync::grace;
 use serde::Serialize;
 
 use super::prelude::*;
@@ -27,6 +28,8 @@ pub(crate) struct Machine {
     /// One way of a cache line from one CPU to another; none with one CPU.
     pub(crate) line_transfer_ns: Option<f64>,
     pub(crate) threads_pinned: bool,
+    /// How sections of grace periods are entered: by a store, or by a swap, as where CPUs are isolated.
+    pub(crate) sections: String,
 }
 
 impl Machine {
@@ -41,6 +44,7 @@ impl Machine {
             tsc_ghz: clock.ghz(),
             line_transfer_ns: line_transfer_ns(workers, clock),
             threads_pinned: workers.unpinned.is_none(),
+            sections: if grace::report().enters_by_store() { "store" } else { "swap" }.to_owned(),
         }
     }
 }
@@ -54,7 +58,8 @@ impl fmt::Display for Machine {
         if let Some(ns) = self.line_transfer_ns {
             write!(f, ", a cache line crosses in {ns:.0} ns")?;
         }
-        write!(f, "\n         kernel {}; slots: {} ({})", self.kernel, self.slot_source, self.slots)
+        write!(f, "\n         kernel {}; slots: {} ({}); ", self.kernel, self.slot_source, self.slots)?;
+        write!(f, "sections entered by a {}", self.sections)
     }
 }
 
@@ -68,21 +73,6 @@ fn cpu_model() -> String {
 
 fn first_line(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.lines().next()?.to_owned())
-}
-
-/// Bytes of the largest cache of CPU 0, or a guess where the system does not say.
-pub(crate) fn largest_cache_bytes() -> usize {
-    let sizes = (0..8).filter_map(|index| {
-        let text = first_line(&format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size"))?;
-        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-        let unit = match unit {
-            "K" => 1 << 10,
-            "M" => 1 << 20,
-            _ => return None,
-        };
-        Some(number.parse::<usize>().ok()? * unit)
-    });
-    sizes.max().unwrap_or(32 << 20)
 }
 
 /// Two threads hand one line back and forth; half a round trip is one crossing.

@@ -4,6 +4,7 @@ pub(crate) mod cache;
 pub(crate) mod clock;
 pub(crate) mod fixture;
 pub(crate) mod interrupt;
+pub(crate) mod ledger;
 pub(crate) mod machine;
 pub(crate) mod os;
 pub(crate) mod prelude;
@@ -71,7 +72,15 @@ impl<'a> Lab<'a> {
         let clock = Clock::calibrate(Duration::from_millis(if args.tiny { 2 } else { 50 }));
         let machine = Machine::look(&workers, &clock, slots);
         let (experiment, options) = (word(args.experiment), args.options());
-        let report = Report { experiment, options, seed, machine, rows: Vec::new(), checks: Vec::new() };
+        let report = Report {
+            experiment,
+            options,
+            seed,
+            machine,
+            rows: Vec::new(),
+            checks: Vec::new(),
+            tables: Vec::new(),
+        };
         let (rounds, window_us, calls, soak) =
             args.pick((1, 100, 3, 20), (25, 1000, 120, 3_000), (150, 1000, 600, 20_000));
         let effort = Effort { windows: Plan { rounds, window_us }, calls, soak: Duration::from_millis(soak) };
@@ -129,6 +138,7 @@ impl<'a> Lab<'a> {
 
     /// Prints a table, with an empty line before it.
     pub(crate) fn print(&mut self, table: &Table) -> Result<()> {
+        self.report.tables.push(table.clone());
         write!(self.out, "\n{}", table.render()).and_then(|()| self.out.flush()).map_err(Error::Output)
     }
 

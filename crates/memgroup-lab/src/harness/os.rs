@@ -7,8 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::Error;
 use crate::error::Result;
@@ -50,19 +49,6 @@ pub(crate) fn ticks() -> Option<u64> {
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn ticks_ordered() -> Option<u64> {
     None
-}
-
-/// Asks for the line of `word` for writing, and does not wait for it.
-#[inline]
-pub(crate) fn prefetch_to_write(word: &AtomicU64) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint: it changes neither memory nor registers, and cannot fault. The intrinsic would become a
-    // prefetch for reading unless the whole program were built for CPUs that have this one.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = word;
 }
 
 /// CPUs this thread may run on, ascending.
@@ -206,18 +192,6 @@ impl Mapping {
             _ => Err(system("give the pages of a mapping back")),
         }
     }
-
-    /// Reads one byte of every line, so that the caches lose their earlier contents.
-    pub(crate) fn sweep(&self, line_bytes: usize) -> u64 {
-        let mut sum = 0_u64;
-        for offset in (0..self.bytes).step_by(line_bytes) {
-            // SAFETY: `offset` is inside the mapping, which lives as long as self (I1).
-            let byte = unsafe { self.start.add(offset) };
-            // SAFETY: `byte` is a mapped, readable byte (I1).
-            sum += u64::from(unsafe { byte.read_volatile() });
-        }
-        sum
-    }
 }
 
 impl Drop for Mapping {
@@ -227,17 +201,10 @@ impl Drop for Mapping {
     }
 }
 
-// SAFETY: the pages belong to the Mapping, not to a thread; they are touched by atomics or read by one owner.
+// SAFETY: the pages belong to the Mapping, not to a thread; they are touched by atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: `touch` writes by an atomic; `sweep` reads pages that only `touch` ever writes, with the values 0 and 1.
+// SAFETY: `touch` writes by an atomic, and nothing reads the pages.
 unsafe impl Sync for Mapping {}
-
-/// Sleeps by the system call that the seed's idle loop uses.
-pub(crate) fn sleep_short(time: Duration) {
-    let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-    // SAFETY: usleep takes a number and touches no memory of ours.
-    unsafe { libc::usleep(micros) };
-}
 
 pub(crate) fn system(what: &str) -> Error {
     Error::system(what)(io::Error::last_os_error())

@@ -25,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
     pub(crate) checks: Vec<Check>,
+    /// The tables as they were printed, for a page.
+    pub(crate) tables: Vec<Table>,
 }
 
 /// The patch series with the mechanism that an experiment shows, and the figures of its author.
@@ -69,6 +71,7 @@ pub(crate) struct Check {
     /// None when the run could not measure it.
     pub(crate) value: Option<f64>,
     pub(crate) goal: String,
+    pub(crate) unit: String,
     pub(crate) met: bool,
     /// A count, which is shown without decimals.
     #[serde(skip)]
@@ -81,7 +84,7 @@ impl Check {
         let met = value.is_some_and(|value| if relation == "<=" { value <= bound } else { value >= bound });
         // Units of which there are only whole ones.
         let is_count = matches!(unit, "" | "kB" | "pages");
-        Check { name, value, goal: goal(relation, bound, unit), met, is_count }
+        Check { name, value, goal: goal(relation, bound, unit), unit: unit.to_owned(), met, is_count }
     }
 }
 
@@ -274,6 +277,7 @@ mod tests {
             tsc_ghz: None,
             line_transfer_ns: None,
             threads_pinned: true,
+            sections: "store".into(),
         };
         let mut report = Report {
             experiment: "charge".to_owned(),
@@ -288,6 +292,7 @@ mod tests {
             }),
             machine,
             rows: Vec::new(),
+            tables: Vec::new(),
             checks: vec![
                 Check::new("pair".into(), Some(5.0), "<=", 6.0, "ns"),
                 Check::new("gain".into(), None, ">=", 40.0, "x"),
@@ -310,15 +315,15 @@ mod tests {
         );
         assert_eq!(
             json["checks"],
-            serde_json::json!([{"name": "pair", "value": 5.0, "goal": "<= 6 ns", "met": true},
-                {"name": "gain", "value": null, "goal": ">= 40 x", "met": false}])
+            serde_json::json!([{"name": "pair", "value": 5.0, "goal": "<= 6 ns", "unit": "ns", "met": true},
+                {"name": "gain", "value": null, "goal": ">= 40 x", "unit": "x", "met": false}])
         );
         assert_eq!(json["experiment"], "charge");
         assert_eq!(json["seed"]["name"], "004");
         assert_eq!(json["seed"]["figures"][0]["after"], 3.0);
         assert_eq!(json["machine"]["cpus"], 2);
         assert_eq!(json["options"], serde_json::json!(["--quick", "--depth 3"]));
-        assert_eq!(json.as_object().unwrap().len(), 6);
+        assert_eq!(json.as_object().unwrap().len(), 7);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use memgroup::{Config, KillAnswer, KillRequest};
 
-use super::ledger::{CasTree, Engine, LEVELS, Ledger, Shape};
-use super::{MIB, PAGE};
+use super::{LEVELS, MIB, PAGE};
+use crate::harness::ledger::{CasTree, Engine, Ledger, Shape};
 use crate::harness::prelude::*;
 
 const HELD: u64 = 64 * MIB;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use memgroup::{Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, stats::io};
 use memgroup_percpu::pin_virtual;
 
-use super::ledger::{CasLevel, LEVELS};
-use super::{PAGE, many_groups};
+use super::{LEVELS, PAGE, many_groups};
+use crate::harness::ledger::CasLevel;
 use crate::harness::prelude::*;
 
 /// Slots of the process that measures memory.

@@ -5,7 +5,6 @@
 
 mod charges;
 mod groups;
-mod ledger;
 mod stocks;
 
 use std::io::Write;
@@ -13,6 +12,8 @@ use std::io::Write;
 use crate::Args;
 use crate::harness::prelude::*;
 
+/// Counters of a charge: the leaf's, its parent's, one more, and the root's.
+const LEVELS: usize = 4;
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 /// Groups of the removals, the reports and the memory.

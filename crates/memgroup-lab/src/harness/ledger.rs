@@ -15,28 +15,29 @@ use memgroup::{Charge, Config};
 
 use crate::harness::prelude::*;
 
-/// Counters of a charge: the leaf's, its parent's, one more, and the root's.
-pub(super) const LEVELS: usize = 4;
 const ROOM: &str = "a charge that fills a group up to its limit";
 
 /// The groups of a row, and their limits. Every level without one here has a limit that is never reached.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    pub(super) leaves: usize,
-    pub(super) leaf_max: u64,
-    pub(super) parent_max: u64,
+pub(crate) struct Shape {
+    /// Counters from a leaf to the root, both included.
+    pub(crate) levels: usize,
+    pub(crate) leaves: usize,
+    pub(crate) leaf_max: u64,
+    pub(crate) parent_max: u64,
     /// Bytes that leaf 0 holds from the start.
-    pub(super) held: u64,
+    pub(crate) held: u64,
 }
 
 impl Shape {
-    pub(super) const fn leaves(leaves: usize) -> Shape {
-        Shape { leaves, leaf_max: FAR_BYTES, parent_max: FAR_BYTES, held: 0 }
+    /// So many leaves below four levels, without a limit that is ever reached.
+    pub(crate) const fn leaves(leaves: usize) -> Shape {
+        Shape { levels: 4, leaves, leaf_max: FAR_BYTES, parent_max: FAR_BYTES, held: 0 }
     }
 
     /// The limit and the parent of each level: the chain from the root, which is its own parent, then the leaves.
     fn levels(self) -> impl Iterator<Item = (u64, usize)> {
-        let chain = LEVELS - 1;
+        let chain = self.levels - 1;
         (0..chain + self.leaves).map(move |level| {
             let max = match level {
                 level if level == chain => self.leaf_max,
@@ -49,7 +50,7 @@ impl Shape {
 }
 
 /// An account of some groups.
-pub(super) trait Ledger: Send + Sync + 'static {
+pub(crate) trait Ledger: Send + Sync + 'static {
     /// Proof of a charge.
     type Held: Send + 'static;
 
@@ -63,15 +64,15 @@ pub(super) trait Ledger: Send + Sync + 'static {
 }
 
 /// Groups of the engine.
-pub(super) struct Engine {
-    pub(super) fixture: Fixture,
+pub(crate) struct Engine {
+    pub(crate) fixture: Fixture,
     held: Mutex<Option<Charge>>,
 }
 
 impl Engine {
-    pub(super) fn build(config: Config, shape: Shape) -> Result<Engine> {
-        let config = config.groups_max((shape.leaves + LEVELS + 8) as u32);
-        let fixture = Fixture::chain(config, LEVELS, shape.leaves)?;
+    pub(crate) fn build(config: Config, shape: Shape) -> Result<Engine> {
+        let config = config.groups_max((shape.leaves + shape.levels + 8) as u32);
+        let fixture = Fixture::chain(config, shape.levels, shape.leaves)?;
         let leaf = &fixture.leaves[0];
         limit(leaf, shape.leaf_max)?;
         limit(&fixture.parent, shape.parent_max)?;
@@ -100,20 +101,21 @@ impl Ledger for Engine {
 }
 
 /// A charge of the control.
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     leaf: usize,
     bytes: u64,
 }
 
 /// One compare-and-swap a level up under the limit, one subtraction a level to free.
-pub(super) struct CasTree {
+pub(crate) struct CasTree {
     levels: Vec<CasLevel>,
+    first_leaf: usize,
     held: u64,
 }
 
 /// A counter on a line of its own.
 #[repr(align(64))]
-pub(super) struct CasLevel {
+pub(crate) struct CasLevel {
     usage: AtomicU64,
     max: u64,
     parent: usize,
@@ -121,30 +123,30 @@ pub(super) struct CasLevel {
 
 // ORDERING: Relaxed, in all of the control: it is a bare sum that publishes nothing.
 impl CasLevel {
-    pub(super) fn new(max: u64, parent: usize) -> CasLevel {
+    pub(crate) fn new(max: u64, parent: usize) -> CasLevel {
         CasLevel { usage: AtomicU64::new(0), max, parent }
     }
 
     #[inline(always)]
-    pub(super) fn take(&self, bytes: u64) -> bool {
+    pub(crate) fn take(&self, bytes: u64) -> bool {
         let more = |usage| Some(usage + bytes).filter(|&more| more <= self.max);
         self.usage.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     #[inline(always)]
-    pub(super) fn give(&self, bytes: u64) {
+    pub(crate) fn give(&self, bytes: u64) {
         self.usage.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn usage(&self) -> u64 {
+    pub(crate) fn usage(&self) -> u64 {
         self.usage.load(Ordering::Relaxed)
     }
 }
 
 impl CasTree {
-    pub(super) fn build(shape: Shape) -> Result<CasTree> {
+    pub(crate) fn build(shape: Shape) -> Result<CasTree> {
         let levels = shape.levels().map(|(max, parent)| CasLevel::new(max, parent)).collect();
-        let tree = CasTree { levels, held: shape.held };
+        let tree = CasTree { levels, first_leaf: shape.levels - 1, held: shape.held };
         ensure(tree.charge(0, shape.held).is_some(), || ROOM.to_owned())?;
         Ok(tree)
     }
@@ -152,7 +154,7 @@ impl CasTree {
     /// Gives bytes back from a leaf up to the level `top`; up to and with the root if there is none.
     #[inline(always)]
     fn give(&self, leaf: usize, top: Option<usize>, bytes: u64) {
-        let mut at = LEVELS - 1 + leaf;
+        let mut at = self.first_leaf + leaf;
         while Some(at) != top {
             self.levels[at].give(bytes);
             if at == 0 {
@@ -168,7 +170,7 @@ impl Ledger for CasTree {
 
     #[inline(always)]
     fn charge(&self, leaf: usize, bytes: u64) -> Option<Ticket> {
-        let mut at = LEVELS - 1 + leaf;
+        let mut at = self.first_leaf + leaf;
         while self.levels[at].take(bytes) {
             if at == 0 {
                 return Some(Ticket { leaf, bytes });
