@@ -16,13 +16,14 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use memgroup::Snapshot;
+use serde::de::IgnoredAny;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 
 use super::find;
 use crate::error::Error;
 use crate::plain::plain;
-use crate::tree::Tree;
 
 /// The most bytes of an answer.
 const ANSWER_MAX: usize = 256 << 20;
@@ -30,6 +31,8 @@ const ANSWER_MAX: usize = 256 << 20;
 const PROBLEM_MAX: usize = 64 << 10;
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The most groups of a snapshot. The engine writes some 1.5 KB for each, so the largest answer that is read has fewer.
+const GROUPS_MAX: usize = 1 << 18;
 /// The pause between two tries to connect.
 const RETRY: Duration = Duration::from_millis(20);
 /// The variable of the environment with a token, which other users cannot read as they can read a command line.
@@ -146,7 +149,7 @@ pub(crate) struct Client {
 /// A snapshot and its JSON, on one line.
 pub(crate) struct Shot {
     pub(crate) json: Vec<u8>,
-    pub(crate) tree: Tree,
+    pub(crate) snapshot: Snapshot,
 }
 
 /// A snapshot, or why there is none.
@@ -154,11 +157,42 @@ pub(crate) type Answer = Result<Shot, String>;
 
 impl Shot {
     pub(crate) fn of(mut json: Vec<u8>) -> Answer {
-        let tree = Tree::from_json(&json)?;
+        let snapshot = read(&json).map_err(|error| format!("read a snapshot: {error}"))?;
         // In JSON line ends are between names and values only.
         json.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
-        Ok(Shot { json, tree })
+        Ok(Shot { json, snapshot })
     }
+}
+
+/// Reads a snapshot that may come from any program.
+///
+/// - I1. It has a root, and each other group has a parent, so that all are shown.
+/// - I2. It has at most [`GROUPS_MAX`] groups, because `{}` takes a thousand times as much in memory.
+/// - I3. No name has a control character, which a terminal would obey.
+fn read(json: &[u8]) -> Result<Snapshot, String> {
+    /// Counts groups, without memory for them.
+    #[derive(serde::Deserialize)]
+    struct Groups {
+        groups: Vec<IgnoredAny>,
+    }
+    let Groups { groups } = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    if groups.len() > GROUPS_MAX {
+        return Err(format!("it has {} groups; at most {GROUPS_MAX} are read", groups.len()));
+    }
+    let from = &mut serde_json::Deserializer::from_slice(json);
+    let snapshot: Snapshot = serde_path_to_error::deserialize(from).map_err(|error| error.to_string())?;
+    if snapshot.groups.is_empty() {
+        return Err("it has no groups".to_owned());
+    }
+    for (at, group) in snapshot.groups.iter().enumerate() {
+        if group.path.chars().chain(group.name.chars()).any(char::is_control) {
+            return Err(format!("the name of group {at} has a control character"));
+        }
+        if (at == 0) != group.parent.is_none() {
+            return Err(format!("group {at} has no parent before it"));
+        }
+    }
+    Ok(snapshot)
 }
 
 impl Client {
@@ -353,6 +387,40 @@ mod tests {
         let one = only(vec![program(7, "a", "/tmp/\x1b[2J/m.sock")], String::new).expect("a program");
         assert_eq!(one, Target::Unix("/tmp/\x1b[2J/m.sock".into()), "it is connected to as it is named");
         assert_eq!(one.to_string(), "/tmp/\u{fffd}[2J/m.sock");
+    }
+
+    #[test]
+    fn reads_unknown_names_and_missing_figures() {
+        let json = br#"{"later":[1,{"a":null}],"groups":[{"path":"/","later":{}},{"path":"/a","parent":0,"usage_bytes":7}]}"#;
+        let snapshot = read(json).expect("a snapshot");
+        let figures: Vec<_> =
+            snapshot.groups.iter().map(|group| (&*group.path, group.depth, group.usage_bytes)).collect();
+        assert_eq!(figures, [("/", 0, 0), ("/a", 1, 7)]);
+    }
+
+    #[test]
+    fn names_the_value_that_is_wrong() {
+        for (groups, part) in [
+            ("", "no groups"),
+            ("{\"parent\":0}", "group 0 has the parent 0"),
+            ("{},{}", "group 1 has no parent"),
+            ("{},{\"parent\":1}", "group 1 has the parent 1"),
+            ("{},{\"parent\":0,\"limits\":{\"max_bytes\":-1}}", "groups[1].limits.max_bytes: "),
+            ("1", "groups[0]: invalid type: integer `1`"),
+        ] {
+            let json = format!("{{\"groups\":[{groups}]}}");
+            let error = Shot::of(json.into_bytes()).err().expect(groups);
+            assert!(error.starts_with("read a snapshot: ") && error.contains(part), "{part}: {error}");
+        }
+        assert!(Shot::of(b"{".to_vec()).is_err());
+    }
+
+    #[test]
+    fn refuses_more_groups_than_it_has_memory_for() {
+        let json = |count: usize| format!("{{\"groups\":[{{}}{}]}}", ",{\"parent\":0}".repeat(count - 1));
+        assert_eq!(read(json(GROUPS_MAX).as_bytes()).expect("a snapshot").groups.len(), GROUPS_MAX);
+        let error = read(json(GROUPS_MAX + 1).as_bytes()).expect_err("too many");
+        assert_eq!(error, "it has 262145 groups; at most 262144 are read");
     }
 
     #[test]

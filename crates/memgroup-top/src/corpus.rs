@@ -16,8 +16,8 @@ fn a_snapshot_is_shown_or_refused() {
     corpus::run("snapshots", 2000, |input| match Shot::of(input.to_vec()) {
         Ok(shot) => {
             assert!(!shot.json.contains(&b'\n'), "one line");
-            let groups = shot.tree.groups.len();
-            view.update(Ok(shot.tree));
+            let groups = shot.snapshot.groups.len();
+            view.update(Ok(shot.snapshot));
             assert_eq!(view.order.len(), groups);
             let plain = text(&view, "now");
             assert!(!plain.contains(|c: char| c.is_control() && c != '\n'), "{plain:?}");

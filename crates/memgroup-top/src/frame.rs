@@ -11,10 +11,10 @@
 //! - I2. Names and usage stay longest: narrow lines lose columns from the right, then the bar; a name is cut last.
 //! - I3. The severest events stand first and are cut last. No count is cut in two.
 
+use memgroup::{FairShare, GroupSnapshot};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use crate::tree::{FairShare, Group, Tree};
 use crate::units;
 
 /// The widest bar, its brackets included.
@@ -37,7 +37,7 @@ const ALARM: f64 = 0.90;
 
 /// A tree of groups at one moment.
 pub(crate) struct Frame<'a> {
-    pub(crate) tree: &'a Tree,
+    pub(crate) groups: &'a [GroupSnapshot],
     /// Positions of the groups that are shown, in their order.
     pub(crate) order: &'a [usize],
     /// The beginning of the first line.
@@ -52,7 +52,7 @@ struct Column {
     from: usize,
     /// Texts are aligned to the left, figures to the right.
     is_text: bool,
-    cell: fn(&Frame<'_>, &Group) -> String,
+    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
 }
 
 const USAGE: Column = figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes));
@@ -62,7 +62,7 @@ const REFUSED: Column = figure("refused", 8, 0, |_, group| units::count(group.re
 const HIT_RATE: Column =
     figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, percent));
 const STALLED: Column = figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10));
-const WAITS: Column = figure("waits", 5, 140, |_, group| units::count(group.waiters.now));
+const WAITS: Column = figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64));
 const EVENTS: Column =
     Column { is_text: true, ..figure("events", EVENTS_WIDTH, 140, |_, group| events(group)) };
 
@@ -88,20 +88,20 @@ const fn figure(
     title: &'static str,
     width: usize,
     from: usize,
-    cell: fn(&Frame<'_>, &Group) -> String,
+    cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
 ) -> Column {
     Column { title, width, from, is_text: false, cell }
 }
 
 /// The group's own limit; without one its fair share, after a tilde.
-pub(crate) fn limit(group: &Group) -> String {
+pub(crate) fn limit(group: &GroupSnapshot) -> String {
     match (group.limits.max_bytes, group.fair_share) {
         (None, Some(share)) => format!("~{}", units::rough_bytes(share.bytes)),
         (max, _) => units::limit(max),
     }
 }
 
-fn shared(group: &Group, show: impl FnOnce(FairShare) -> String) -> String {
+fn shared(group: &GroupSnapshot, show: impl FnOnce(FairShare) -> String) -> String {
     group.fair_share.map_or_else(none, show)
 }
 
@@ -115,8 +115,8 @@ fn none() -> String {
 }
 
 /// Counts above 0 of `memory.events`, for the group and the groups below it, within `EVENTS_WIDTH`.
-pub(crate) fn events(group: &Group) -> String {
-    let happened: Vec<_> = group.events.pairs().into_iter().filter(|&(_, count)| count > 0).collect();
+pub(crate) fn events(group: &GroupSnapshot) -> String {
+    let happened: Vec<_> = group.events.pairs().into_iter().rev().filter(|&(_, count)| count > 0).collect();
     let mut text = String::new();
     for (at, &(key, count)) in happened.iter().enumerate() {
         let comma = if at > 0 { ", " } else { "" };
@@ -171,7 +171,7 @@ impl Widths {
 }
 
 /// Name of the group, indented by its depth up to half of the width.
-fn label(group: &Group, indent: usize, width: usize) -> String {
+fn label(group: &GroupSnapshot, indent: usize, width: usize) -> String {
     let name = if group.depth == 0 { "/" } else { group.name.as_str() };
     let indent = (indent * group.depth as usize).min(width / 2);
     let gone = if group.online { "" } else { " (removed)" };
@@ -182,7 +182,7 @@ impl<'a> Frame<'a> {
     /// First line: time, number of groups, total usage.
     pub(crate) fn heading(&self, width: usize) -> Line<'static> {
         let mut text = self.time.clone();
-        let Some(top) = self.tree.groups.first() else { return Line::raw(fit(&text, width)) };
+        let Some(top) = self.groups.first() else { return Line::raw(fit(&text, width)) };
         let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
         text += &format!(
             ", {} groups, usage {usage}, peak {peak}",
@@ -211,7 +211,7 @@ impl<'a> Frame<'a> {
         self.shown().skip(from).take(max).map(|group| self.row(group, &widths, width)).collect()
     }
 
-    fn row(&self, group: &Group, widths: &Widths, width: usize) -> Line<'static> {
+    fn row(&self, group: &GroupSnapshot, widths: &Widths, width: usize) -> Line<'static> {
         let name = cell(&label(group, widths.indent, widths.name), widths.name, true);
         let name_style = if group.online { Style::new() } else { Modifier::DIM.into() };
         let mut rest = String::new();
@@ -230,8 +230,8 @@ impl<'a> Frame<'a> {
 
     /// Usage, peak, `high`, `low`, `min` and the even share against the limit. Brackets mark the group's own limit; without one the bar shows the nearest
     /// limit above, and is empty if there is none.
-    fn bar(&self, group: &Group, width: usize) -> (String, Style) {
-        let above = |group: &&Group| group.parent.map(|parent| &self.tree.groups[parent]);
+    fn bar(&self, group: &GroupSnapshot, width: usize) -> (String, Style) {
+        let above = |group: &&GroupSnapshot| group.parent.map(|parent| &self.groups[parent]);
         let limited = std::iter::successors(Some(group), above).find_map(|group| group.limits.max_bytes);
         let (Some(max), true) = (limited, width >= BAR_MIN) else {
             return (" ".repeat(width), Style::new());
@@ -264,16 +264,15 @@ impl<'a> Frame<'a> {
     }
 
     /// The name of the group that caches of this one gave bytes to last.
-    fn given_to(&self, group: &Group) -> String {
+    fn given_to(&self, group: &GroupSnapshot) -> String {
         let id = group.fair_share.and_then(|share| share.given_to);
-        let found = self.tree.groups.iter().find(|other| Some(other.id) == id);
+        let found = self.groups.iter().find(|other| Some(other.id) == id);
         found.map_or_else(none, |other| other.name.clone())
     }
 
     /// The groups that are shown, in their order.
-    fn shown(&self) -> impl Iterator<Item = &'a Group> {
-        let tree = self.tree;
-        self.order.iter().map(move |&at| &tree.groups[at])
+    fn shown(&self) -> impl Iterator<Item = &'a GroupSnapshot> {
+        self.order.iter().map(|&at| &self.groups[at])
     }
 
     /// The frame as plain text, with at most `groups_max` groups.

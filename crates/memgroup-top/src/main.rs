@@ -31,7 +31,6 @@ mod recording;
 mod say;
 mod screen;
 mod show;
-mod tree;
 mod units;
 mod view;
 

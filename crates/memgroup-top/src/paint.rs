@@ -1,7 +1,6 @@
 //! Paint: the view on a terminal, or as text.
 
-use std::time::Duration;
-
+use memgroup::GroupSnapshot;
 use ratatui::Frame as Canvas;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier};
@@ -11,7 +10,6 @@ use ratatui::widgets::Sparkline;
 use super::view::{Point, Sort, View};
 use crate::frame::{Frame, events, fit, limit};
 use crate::screen::paint_lines;
-use crate::tree::Group;
 use crate::units;
 
 /// Size of a printed frame, in columns and groups.
@@ -23,7 +21,7 @@ const OTHER_LINES: usize = 3;
 const SPARKLINE: u16 = 4;
 
 fn frame<'a>(view: &'a View, time: &str) -> Frame<'a> {
-    Frame { tree: &view.tree, order: &view.order, time: time.to_owned() }
+    Frame { groups: &view.groups, order: &view.order, time: time.to_owned() }
 }
 
 /// The frame as plain text.
@@ -38,7 +36,7 @@ pub(super) fn paint(canvas: &mut Canvas<'_>, view: &mut View, time: &str) {
     let mut lines = vec![match &view.gone {
         None => frame(view, time).heading(width),
         Some(why) => {
-            let seen = clock(view.tree.taken_unix_us);
+            let seen = clock(view.taken_us);
             Line::styled(fit(&format!("{time}, as of {seen}: {why}"), width), Color::Red)
         }
     }];
@@ -74,7 +72,7 @@ pub(super) fn paint(canvas: &mut Canvas<'_>, view: &mut View, time: &str) {
 }
 
 /// Figures of a group, a line each.
-fn detail(group: &Group) -> Vec<String> {
+fn detail(group: &GroupSnapshot) -> Vec<String> {
     let bytes = |bytes: Option<u64>| units::limit(bytes);
     let limits = &group.limits;
     let (some, full) = (&group.pressure.some, &group.pressure.full);
@@ -102,9 +100,9 @@ fn detail(group: &Group) -> Vec<String> {
         ),
         format!(
             "waits     {} for {}, the longest {:.1?}",
-            units::count(group.waiters.now),
+            units::count(group.waiters.now as u64),
             units::bytes(group.waiters.bytes),
-            Duration::from_micros(group.waiters.longest_us)
+            group.waiters.longest
         ),
         String::new(),
     ]

@@ -54,7 +54,7 @@ pub(crate) fn screen(mut view: View, mut feed: Feed) -> Result<(), Error> {
     let mut redraws = true;
     loop {
         while let Some(answer) = feed.next() {
-            view.update(answer.map(|shot| shot.tree));
+            view.update(answer.map(|shot| shot.snapshot));
             redraws = true;
         }
         if std::mem::take(&mut redraws) {
@@ -85,7 +85,7 @@ pub(crate) fn printed(shot: Shot, view: &mut View, is_json: bool, time: &str) ->
     let text = if is_json {
         escaped(&String::from_utf8_lossy(&shot.json))
     } else {
-        view.update(Ok(shot.tree));
+        view.update(Ok(shot.snapshot));
         paint::text(view, time)
     };
     let mut output = io::stdout().lock();
@@ -109,7 +109,7 @@ pub(crate) fn attach(options: Options) -> Result<(), Error> {
     let (to, answers) = sync_channel(0);
     client.follow(ask.interval, 0, to).or_fail("start a thread")?;
     if !show.json && has_screen() {
-        view.update(Ok(first.tree));
+        view.update(Ok(first.snapshot));
         return screen(view, Feed::Live(answers, name));
     }
     let mut said = String::new();

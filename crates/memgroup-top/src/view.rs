@@ -5,10 +5,10 @@
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
+use std::time::SystemTime;
 
+use memgroup::{GroupId, GroupSnapshot, Snapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-
-use crate::tree::{Group, Tree};
 
 /// The most points of a history.
 pub(crate) const POINTS: usize = 600;
@@ -30,7 +30,7 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    fn order(self, a: &Group, b: &Group) -> Ordering {
+    fn order(self, a: &GroupSnapshot, b: &GroupSnapshot) -> Ordering {
         match self {
             Sort::Usage => b.usage_bytes.cmp(&a.usage_bytes),
             Sort::Peak => b.peak_bytes.cmp(&a.peak_bytes),
@@ -71,7 +71,9 @@ pub(crate) enum Act {
 /// State of the screen.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    pub(crate) tree: Tree,
+    /// The groups of the last snapshot, and its time in microseconds since 1970.
+    pub(crate) groups: Vec<GroupSnapshot>,
+    pub(crate) taken_us: u64,
     /// Positions of the groups that are shown.
     pub(crate) order: Vec<usize>,
     pub(crate) sort: Sort,
@@ -83,8 +85,8 @@ pub(crate) struct View {
     /// The first visible line of the list, and the number of visible ones.
     pub(crate) from: usize,
     pub(crate) page: usize,
-    selected: Option<u64>,
-    history: HashMap<u64, VecDeque<Point>>,
+    selected: Option<GroupId>,
+    history: HashMap<GroupId, VecDeque<Point>>,
     /// Why there is no newer snapshot.
     pub(crate) gone: Option<String>,
     pub(crate) is_replay: bool,
@@ -96,16 +98,16 @@ impl View {
     }
 
     /// Takes the next snapshot, or the reason why there is none.
-    pub(crate) fn update(&mut self, answer: Result<Tree, String>) {
+    pub(crate) fn update(&mut self, answer: Result<Snapshot, String>) {
         match answer {
-            Ok(tree) => {
+            Ok(snapshot) => {
+                let taken = snapshot.taken.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                let taken_us = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
                 // A program that came back may be another one with the same ids.
-                if self.gone.take().is_some()
-                    || tree.taken_unix_us < self.tree.taken_unix_us && !self.is_replay
-                {
+                if self.gone.take().is_some() || taken_us < self.taken_us && !self.is_replay {
                     self.history.clear();
                 }
-                self.tree = tree;
+                (self.groups, self.taken_us) = (snapshot.groups, taken_us);
                 self.remember();
                 self.arrange();
             }
@@ -114,9 +116,9 @@ impl View {
     }
 
     fn remember(&mut self) {
-        let now = self.tree.taken_unix_us;
+        let now = self.taken_us;
         let mut old = std::mem::take(&mut self.history);
-        for group in &self.tree.groups {
+        for group in &self.groups {
             let mut points = old.remove(&group.id).unwrap_or_default();
             while points.back().is_some_and(|point| point.unix_us >= now) {
                 points.pop_back();
@@ -138,7 +140,7 @@ impl View {
 
     /// Sorts and filters the groups. A group is shown with all groups above it.
     fn arrange(&mut self) {
-        let groups = &self.tree.groups;
+        let groups = &self.groups;
         let filter = self.filter.to_lowercase();
         let mut wanted: Vec<bool> = groups
             .iter()
@@ -165,13 +167,13 @@ impl View {
 
     /// Line of the selected group.
     pub(crate) fn line(&self) -> usize {
-        let is_it = |&at: &usize| Some(self.tree.groups[at].id) == self.selected;
+        let is_it = |&at: &usize| Some(self.groups[at].id) == self.selected;
         self.order.iter().position(is_it).unwrap_or(0)
     }
 
     /// The selected group.
-    pub(crate) fn group(&self) -> Option<&Group> {
-        self.order.get(self.line()).map(|&at| &self.tree.groups[at])
+    pub(crate) fn group(&self) -> Option<&GroupSnapshot> {
+        self.order.get(self.line()).map(|&at| &self.groups[at])
     }
 
     /// Points of the selected group, the oldest first.
@@ -181,7 +183,7 @@ impl View {
 
     fn select(&mut self, line: usize) -> Act {
         let line = line.min(self.order.len().saturating_sub(1));
-        self.selected = self.order.get(line).map(|&at| self.tree.groups[at].id);
+        self.selected = self.order.get(line).map(|&at| self.groups[at].id);
         Act::Redraw
     }
 

@@ -1,7 +1,6 @@
-use memgroup::{Charge, Config, Hierarchy};
+use memgroup::{Charge, Config, Hierarchy, Snapshot};
 
 use super::{ALARM, Frame, WARNING, events, fit};
-use crate::tree::Tree;
 
 /// A tree as in a run, its charges, and one removed group.
 fn tree() -> (Hierarchy, Vec<Charge>) {
@@ -32,7 +31,7 @@ fn tree() -> (Hierarchy, Vec<Charge>) {
     (hierarchy, charges)
 }
 
-fn frame(tree: &Tree) -> Frame<'_> {
+fn frame(tree: &Snapshot) -> Frame<'_> {
     static ALL: [usize; 1_000] = {
         let (mut all, mut at) = ([0; 1_000], 0);
         while at < all.len() {
@@ -41,12 +40,12 @@ fn frame(tree: &Tree) -> Frame<'_> {
         }
         all
     };
-    Frame { tree, order: &ALL[..tree.groups.len()], time: "3.2 of 20 s".to_owned() }
+    Frame { groups: &tree.groups, order: &ALL[..tree.groups.len()], time: "3.2 of 20 s".to_owned() }
 }
 
 fn text(width: usize) -> String {
     let (hierarchy, _charges) = tree();
-    frame(&Tree::of(&hierarchy)).text(width, 40)
+    frame(&hierarchy.snapshot()).text(width, 40)
 }
 
 #[test]
@@ -75,12 +74,12 @@ fn shows_the_share_of_a_group_without_a_limit() {
     let [a, b] = ["a", "b"].map(|name| tenants.create(name).expect("a group"));
     b.set_max(40 << 20).expect("a limit");
     let _held = [&a, &b].map(|group| group.try_charge(10 << 20).expect("room"));
-    let text = frame(&Tree::of(&hierarchy)).text(60, 40);
+    let text = frame(&hierarchy.snapshot()).text(60, 40);
     // Of 90M each of two has 8/17, 42.4M, and one alone may have 71.1M.
     let expected = "    a       ##......e...........     10.0M  ~71.1M         0";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("    b      [#####...............]"), "{text}");
-    let text = frame(&Tree::of(&hierarchy)).text(120, 40);
+    let text = frame(&hierarchy.snapshot()).text(120, 40);
     assert!(text.contains("   excess    given  received  last to"), "{text}");
 }
 
@@ -89,7 +88,7 @@ fn keeps_names_and_usage_on_narrow_lines() {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
     let group = hierarchy.create("/tenants").and_then(|tenants| tenants.create("archive")).expect("a group");
     let charge = group.try_charge(45 << 20).expect("no limit");
-    let tree = Tree::of(&hierarchy);
+    let tree = hierarchy.snapshot();
     for width in 18..=150 {
         let row = frame(&tree).rows(width, 2, 1)[0].to_string();
         assert!(row.trim_start().starts_with("archive ") && row.contains(" 45.0M"), "{width}: {row:?}");
@@ -104,7 +103,7 @@ fn keeps_names_and_usage_on_narrow_lines() {
 #[test]
 fn counts_a_removed_group_until_it_is_released() {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
-    let heading = || frame(&Tree::of(&hierarchy)).heading(100).to_string();
+    let heading = || frame(&hierarchy.snapshot()).heading(100).to_string();
     let group = hierarchy.create("/gone").expect("a group");
     let charge = group.try_charge(1).expect("no limit");
     group.remove().expect("no children");
@@ -118,7 +117,7 @@ fn counts_a_removed_group_until_it_is_released() {
 #[test]
 fn shows_the_severest_events_first() {
     let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-    let mut root = Tree::of(&hierarchy).groups[0].clone();
+    let mut root = hierarchy.snapshot().groups[0].clone();
     assert_eq!(events(&root), "-");
     root.events.low = 2_299;
     assert_eq!(events(&root), "low 2,299");
@@ -130,7 +129,7 @@ fn shows_the_severest_events_first() {
     root.events.oom_kill = 6;
     assert_eq!(events(&root), "oom_kill 6, oom 142, max 26,896…");
     root.events.oom_group_kill = 100_000;
-    assert_eq!(events(&root), "oom_kill 6, oom_group_kill 100,000…");
+    assert_eq!(events(&root), "oom_group_kill 100,000, oom_kill 6…");
 }
 
 #[test]
@@ -140,7 +139,7 @@ fn fits_every_line_into_any_width() {
     for _ in 0..16 {
         deep = deep.create("日本語-ä").expect("a group");
     }
-    let tree = Tree::of(&hierarchy);
+    let tree = hierarchy.snapshot();
     for width in 0..=220 {
         let frame = frame(&tree);
         let lines = [vec![frame.heading(width), frame.titles(width)], frame.rows(width, 0, 100)].concat();
@@ -158,7 +157,7 @@ fn shows_the_name_of_a_deep_group() {
     for level in 1..=16 {
         deep = deep.create(&format!("l{level}")).expect("a group");
     }
-    let tree = Tree::of(&hierarchy);
+    let tree = hierarchy.snapshot();
     for width in [60, 80, 120] {
         let text = frame(&tree).text(width, 40);
         for level in 1..=16 {
@@ -174,7 +173,7 @@ fn counts_the_groups_that_do_not_fit() {
     for number in 0..999 {
         hierarchy.root().create(&format!("{number:03}")).expect("a group");
     }
-    let tree = Tree::of(&hierarchy);
+    let tree = hierarchy.snapshot();
     let text = frame(&tree).text(100, 60);
     let lines: Vec<_> = text.lines().collect();
     assert_eq!((lines.len(), lines[62]), (63, "... 940 more"));
@@ -185,7 +184,7 @@ fn counts_the_groups_that_do_not_fit() {
 fn colours_a_bar_by_its_usage() {
     use ratatui::style::Color;
     let (hierarchy, _charges) = tree();
-    let tree = Tree::of(&hierarchy);
+    let tree = hierarchy.snapshot();
     let frame = frame(&tree);
     let colour = |name: &str| {
         let group = tree.groups.iter().find(|group| group.name == name).expect("a group");
@@ -206,7 +205,7 @@ fn colours_a_bar_from_the_same_shares_as_the_page() {
         [(749, Color::Green), (750, Color::Yellow), (899, Color::Yellow), (900, Color::Red)]
     {
         let _charge = hierarchy.root().try_charge(bytes).expect("room");
-        let tree = Tree::of(&hierarchy);
+        let tree = hierarchy.snapshot();
         assert_eq!(frame(&tree).bar(&tree.groups[0], 20).1.fg, Some(colour), "{bytes} of 1000");
     }
     let page = include_str!("../../../memgroup-serve/page/text.js");

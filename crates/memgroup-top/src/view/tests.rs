@@ -1,14 +1,15 @@
-use memgroup::{Config, Hierarchy};
+use std::time::Duration;
+
+use memgroup::{Config, Hierarchy, Snapshot};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{Act, POINTS, Sort, View};
 use crate::paint::paint;
-use crate::tree::Tree;
 
 /// `/a` uses 1, `/b` uses 5 of 5 and refused twice, `/b/deep` uses 3, `/c` uses 2 after a peak of 9.
-fn tree() -> Tree {
+fn tree() -> Snapshot {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
     let make = |path: &str| hierarchy.create(path).expect("a group");
     let (a, b, deep, c) = (make("/a"), make("/b"), make("/b/deep"), make("/c"));
@@ -19,11 +20,11 @@ fn tree() -> Tree {
     for _ in 0..2 {
         b.try_charge(4).expect_err("no room");
     }
-    Tree::of(&hierarchy)
+    hierarchy.snapshot()
 }
 
 fn paths(view: &View) -> Vec<&str> {
-    view.order.iter().map(|&at| view.tree.groups[at].path.as_str()).collect()
+    view.order.iter().map(|&at| view.groups[at].path.as_str()).collect()
 }
 
 fn press(view: &mut View, code: KeyCode) -> Act {
@@ -95,7 +96,7 @@ fn shows_the_history_of_one_group() {
     let mut view = View::default();
     let mut tree = tree();
     for step in 0..POINTS as u64 + 5 {
-        tree.taken_unix_us += 1_000_000;
+        tree.taken += Duration::from_secs(1);
         tree.groups[2].refusals += 3;
         tree.groups[2].usage_bytes = step;
         view.update(Ok(tree.clone()));
@@ -114,7 +115,7 @@ fn shows_the_history_of_one_group() {
     assert!(lines.iter().any(|line| line.starts_with("███")), "{lines:?}");
     // A step back in a replay forgets later points.
     view.is_replay = true;
-    tree.taken_unix_us -= 2_000_000;
+    tree.taken -= Duration::from_secs(2);
     view.update(Ok(tree));
     assert_eq!(view.points().count(), POINTS - 2);
     press(&mut view, KeyCode::Esc);
@@ -144,7 +145,7 @@ fn scrolls_to_the_selected_group_and_fits_any_size() {
         hierarchy.root().create(&format!("{number:03}")).expect("a group");
     }
     let mut view = View::default();
-    view.update(Ok(Tree::of(&hierarchy)));
+    view.update(Ok(hierarchy.snapshot()));
     drawn(&mut view, 80, 13);
     press(&mut view, KeyCode::PageDown);
     assert!(drawn(&mut view, 80, 13)[11].starts_with("  009 "));

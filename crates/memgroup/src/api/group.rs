@@ -25,6 +25,7 @@ use crate::tree::node::Node;
 
 /// The bytes that forced charges took beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Overdraft {
     /// Forced charges that went over this group's limit.
     pub charges: u64,

@@ -109,8 +109,8 @@ impl fmt::Display for ShareError {
 impl std::error::Error for ShareError {}
 
 /// A group's fair share of the group above, at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct FairShare {
     /// Bytes that the group may use while the groups beside it use no more than now.
@@ -128,13 +128,8 @@ pub struct FairShare {
     #[cfg_attr(feature = "serde", serde(rename = "taken_bytes"))]
     pub taken: u64,
     /// The group beside it that was given bytes last.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "id"))]
+    #[cfg_attr(feature = "serde", serde(with = "crate::base::json::maybe_id"))]
     pub given_to: Option<GroupId>,
-}
-
-#[cfg(feature = "serde")]
-fn id<S: serde::Serializer>(id: &Option<GroupId>, to: S) -> Result<S::Ok, S::Error> {
-    serde::Serialize::serialize(&id.map(GroupId::as_u64), to)
 }
 
 /// Fair shares.

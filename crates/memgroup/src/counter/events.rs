@@ -38,6 +38,7 @@ pub(crate) enum Event {
 /// assert_eq!((alice.events_local().max, tenants.events().max, tenants.events_local().max), (1, 1, 0));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Events {
     /// Times that shrinkers of the group had to free memory although it was within its `low`.

@@ -24,13 +24,19 @@ use crate::tree::parts::{Key, Part};
 ///
 /// Printed, it is a line for a log. With the feature `serde` it can be serialised.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EndedGroup {
     /// Its path.
     pub path: String,
     /// Its id.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::base::json::id::serialize"))]
     pub id: GroupId,
     /// Time from its creation to its removal.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "lifetime_us", serialize_with = "crate::base::json::us::serialize")
+    )]
     pub lifetime: Duration,
     /// Its highest usage, in bytes. Prepaid bytes are a part of usage.
     pub peak_bytes: u64,
@@ -41,6 +47,10 @@ pub struct EndedGroup {
     /// Events of it and of the groups below it; [`oom_kill`](Events::oom_kill) counts its kills.
     pub events: Events,
     /// Time in which a thread or more was stalled for memory in it or below.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "stalled_us", serialize_with = "crate::base::json::us::serialize")
+    )]
     pub stalled: Duration,
 }
 

@@ -19,7 +19,8 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
 /// The number of a shrinker in its hierarchy. It is given to another one when the shrinker is removed and all its slots are given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ShrinkerId(pub(crate) u32);
 
 impl fmt::Display for ShrinkerId {
@@ -29,7 +30,8 @@ impl fmt::Display for ShrinkerId {
 }
 
 /// A shrinker, and the figures of its calls of [`scan`](crate::Shrinker::scan). See [`Hierarchy::shrinkers`](crate::Hierarchy::shrinkers).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct ShrinkerReport {
     /// Its number.
@@ -49,6 +51,7 @@ pub struct ShrinkerReport {
     /// Bytes that were uncharged the last time.
     pub last_freed_bytes: u64,
     /// Time in its calls.
+    #[cfg_attr(feature = "serde", serde(rename = "time_us", with = "crate::base::json::us"))]
     pub time: Duration,
     /// Times that it could not go on.
     pub stopped: u64,
@@ -57,7 +60,40 @@ pub struct ShrinkerReport {
     /// Times that a call took longer than its [patience](crate::ShrinkerConfig::patience), since it was last reinstated.
     pub overruns: u64,
     /// Threads that are in a call of it now: the thread's number in the system, its name, and the least time that the call has lasted.
+    #[cfg_attr(feature = "serde", serde(with = "callers"))]
     pub callers: Vec<(u32, Option<String>, Duration)>,
+}
+
+/// The threads in a shrinker's calls as JSON.
+#[cfg(feature = "serde")]
+mod callers {
+    use std::borrow::Cow;
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Caller<'c> {
+        thread: u32,
+        name: Option<Cow<'c, str>>,
+        #[serde(rename = "held_us", with = "crate::base::json::us")]
+        held: Duration,
+    }
+
+    type Parts = (u32, Option<String>, Duration);
+
+    pub(super) fn serialize<S: Serializer>(callers: &[Parts], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(callers.iter().map(|(thread, name, held)| Caller {
+            thread: *thread,
+            name: name.as_deref().map(Cow::Borrowed),
+            held: *held,
+        }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Parts>, D::Error> {
+        let callers = Vec::<Caller<'_>>::deserialize(from)?.into_iter();
+        Ok(callers.map(|one| (one.thread, one.name.map(Cow::into_owned), one.held)).collect())
+    }
 }
 
 /// Why a shrinker was not asked by hand. Printed, it completes the phrase "failed to ...".

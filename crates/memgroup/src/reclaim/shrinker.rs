@@ -240,6 +240,7 @@ impl ShrinkerConfig {
 
 /// The reason why a shrinker is not called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Quarantine {
     /// A call of the shrinker panicked.

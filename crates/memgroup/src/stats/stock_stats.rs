@@ -9,7 +9,7 @@ use crate::state::stats::stat::StatKey;
 /// subsystem `memory` ([`Hierarchy::memory`](crate::Hierarchy::memory)) for the group alone. Uncharges are not counted, because that
 /// would cost a second atomic operation; `returns` counts those that overflowed the stock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct StockStats {
     /// Charges that the stock served alone.
     pub hits: u64,
@@ -35,7 +35,7 @@ impl StockStats {
     /// assert_eq!(stats.hit_rate(), Some(0.75));
     /// ```
     pub fn hit_rate(&self) -> Option<f64> {
-        let charges = self.hits + self.misses;
+        let charges = self.hits.saturating_add(self.misses);
         (charges > 0).then(|| self.hits as f64 / charges as f64)
     }
 

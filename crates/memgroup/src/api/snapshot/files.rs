@@ -28,7 +28,7 @@ const TEXT_MAX: usize = 4096;
 
 /// Settings of a group. A limit in bytes is `None` without a limit, as `max` in its file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Limits {
     /// The most bytes that the group may use.
@@ -55,6 +55,26 @@ pub struct Limits {
     pub max_descendants: Option<u32>,
     /// The most levels of groups below it. `None` without a bound.
     pub max_depth: Option<u32>,
+}
+
+/// The settings of a new group.
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            max_bytes: None,
+            high_bytes: None,
+            low_bytes: Some(0),
+            min_bytes: Some(0),
+            oom_group: false,
+            oom_score: 0,
+            weight: 100,
+            share: 0,
+            reserve_min: false,
+            enforced: true,
+            max_descendants: None,
+            max_depth: None,
+        }
+    }
 }
 
 impl Limits {

@@ -1,74 +1,203 @@
-//! JSON: serialisation of the parts of a snapshot. The module's page has the names that readers rely on.
+//! JSON: parts of a snapshot that serde cannot derive. The module's page has the names that readers
+//! rely on.
+//!
+//! - I1. Names that are unknown here are skipped, and missing ones have the values of a group without
+//!   anything. So snapshots of other versions can be read.
+//! - I2. In a snapshot that was read, each parent stands before its children, one level above them.
+//! - I3. Reading leaks each definition of statistics once, and at most [`READ_BYTES_MAX`] in a process.
 
-use std::time::{Duration, SystemTime};
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
 use crate::api::group::Overdraft;
-use crate::api::snapshot::{Row, SubsystemSnapshot};
-use crate::base::id::GroupId;
+use crate::api::snapshot::{GroupSnapshot, Limits, Row, SubsystemSnapshot, Table};
+use crate::base::json::id;
+use crate::base::limit::start;
 use crate::counter::events::Events;
-use crate::lifecycle::ended::EndedGroup;
-use crate::observe::pressure::{Pressure, PressureLine};
+use crate::observe::pressure::Pressure;
 use crate::observe::wait::Waiters;
-use crate::reclaim::ShrinkerReport;
-use crate::state::stats::stat::Stat;
+use crate::state::stats::builtin::{cpu, io, memory};
+use crate::state::stats::stat::{Stat, Subsystem};
+use crate::stats::stock_stats::StockStats;
 
-/// Labels by name.
-pub(super) fn labels<S: Serializer>(labels: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(labels.iter().map(|(name, bytes)| (name, bytes)))
+/// The most bytes of definitions that were read.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+const BUILT_IN: [Subsystem; 3] = [memory::SUBSYSTEM, cpu::SUBSYSTEM, io::SUBSYSTEM];
+
+/// Definitions that were read and are not built in, and their bytes.
+static READ: Mutex<(Vec<Subsystem>, usize)> = Mutex::new((Vec::new(), 0));
+
+pub(super) fn epoch() -> SystemTime {
+    SystemTime::UNIX_EPOCH
 }
 
-/// Times are in microseconds.
-impl Serialize for EndedGroup {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut ended = to.serialize_struct("EndedGroup", 8)?;
-        ended.serialize_field("path", &self.path)?;
-        ended.serialize_field("id", &self.id.as_u64())?;
-        ended.serialize_field("lifetime_us", &micros(self.lifetime))?;
-        ended.serialize_field("peak_bytes", &self.peak_bytes)?;
-        ended.serialize_field("usage_bytes", &self.usage_bytes)?;
-        ended.serialize_field("refusals", &self.refusals)?;
-        ended.serialize_field("events", &self.events)?;
-        ended.serialize_field("stalled_us", &micros(self.stalled))?;
-        ended.end()
+impl GroupSnapshot {
+    /// A group without anything, whose values stand for names that are missing (I1).
+    pub(super) fn empty() -> GroupSnapshot {
+        GroupSnapshot {
+            path: String::new(),
+            name: String::new(),
+            id: id::read(0),
+            depth: 0,
+            parent: None,
+            online: true,
+            dying: None,
+            descendants: 0,
+            dying_descendants: 0,
+            limits: Limits::default(),
+            fair_share: None,
+            usage_bytes: 0,
+            usage_exact_bytes: 0,
+            peak_bytes: 0,
+            refusals: 0,
+            overdraft: Overdraft::default(),
+            owed_bytes: 0,
+            over_bytes_max: 0,
+            labels: Vec::new(),
+            pressure: Pressure::default(),
+            waiters: Waiters::default(),
+            events: Events::default(),
+            events_local: Events::default(),
+            stock: StockStats::default(),
+            statistics: Row::default(),
+        }
     }
 }
 
-impl Serialize for Waiters {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map([
-            ("now", self.now as u64),
-            ("longest_us", micros(self.longest)),
-            ("bytes", self.bytes),
-        ])
+/// Reads the groups, and checks their parents (I2).
+pub(super) fn groups<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<GroupSnapshot>, D::Error> {
+    let mut groups = Vec::<GroupSnapshot>::deserialize(from)?;
+    for at in 0..groups.len() {
+        let Some(parent) = groups[at].parent else { continue };
+        let Some(above) = groups[..at].get(parent).map(|above| above.depth) else {
+            let text = format_args!("group {at} has the parent {parent}, which is not before it");
+            return Err(D::Error::custom(text));
+        };
+        groups[at].depth = above.saturating_add(1);
+    }
+    Ok(groups)
+}
+
+/// Bytes by label, as a map.
+pub(super) mod labels {
+    use super::{Deserializer, Map, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(labels: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(labels.iter().map(|(name, bytes)| (name, bytes)))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, u64)>, D::Error> {
+        Map::read(from)
     }
 }
 
-pub(super) fn id<S: Serializer>(id: &GroupId, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(id.as_u64())
+/// The entries of a map in their order.
+struct Map<K, V>(Vec<(K, V)>);
+
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Map<K, V> {
+    fn read<D: Deserializer<'de>>(from: D) -> Result<Vec<(K, V)>, D::Error> {
+        Map::deserialize(from).map(|Map(entries)| entries)
+    }
 }
 
-pub(super) fn us<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(micros(*time))
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for Map<K, V> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Map<K, V>, D::Error> {
+        struct Entries<K, V>(Vec<(K, V)>);
+
+        impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for Entries<K, V> {
+            type Value = Map<K, V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Map<K, V>, A::Error> {
+                while let Some(entry) = map.next_entry()? {
+                    self.0.push(entry);
+                }
+                Ok(Map(self.0))
+            }
+        }
+        from.deserialize_map(Entries(Vec::new()))
+    }
 }
 
-/// Microseconds since 1970; 0 if the clock is set to an earlier time.
-pub(super) fn unix_us<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-    us(&time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(), to)
-}
+/// A name that is borrowed from the text where possible.
+#[derive(serde::Deserialize)]
+struct Name<'n>(#[serde(borrow)] Cow<'n, str>);
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+/// The statistics of one subsystem, as they are read.
+#[derive(serde::Deserialize)]
+struct Read<'n> {
+    #[serde(borrow)]
+    hierarchical: Map<Name<'n>, i64>,
+    #[serde(borrow)]
+    local: Map<Name<'n>, i64>,
 }
 
 /// Statistics by subsystem and name.
-pub(super) fn statistics<S: Serializer>(row: &Row, to: S) -> Result<S::Ok, S::Error> {
-    let mut map = to.serialize_map(None)?;
-    for subsystem in row.tables.iter().map(|table| row.of(table)) {
-        map.serialize_entry(subsystem.name, &subsystem)?;
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        for subsystem in self.tables.iter().map(|table| self.of(table)) {
+            map.serialize_entry(subsystem.name, &subsystem)?;
+        }
+        map.end()
     }
-    map.end()
+}
+
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Row, D::Error> {
+        let subsystems = Map::<Name<'de>, Read<'de>>::read(from)?;
+        let table = |(Name(name), read): (Name<'de>, Read<'de>)| {
+            let (Map(local), Map(hierarchical)) = (read.local, read.hierarchical);
+            let stats: Vec<&str> = local.iter().map(|(Name(stat), _)| &**stat).collect();
+            if !hierarchical.iter().map(|(Name(stat), _)| &**stat).eq(stats.iter().copied()) {
+                let text = "has other names in `hierarchical` than in `local`";
+                return Err(D::Error::custom(format_args!("the statistics of {:?} {text}", start(&name))));
+            }
+            let subsystem = definition(&name, &stats).map_err(|error| {
+                D::Error::custom(format_args!("the statistics of {:?} {error}", start(&name)))
+            })?;
+            let values = local.iter().chain(&hierarchical).map(|&(_, value)| value).collect();
+            Ok(Table { subsystem, values, is_read: true })
+        };
+        let tables = subsystems.into_iter().map(table).collect::<Result<Arc<[Table]>, _>>()?;
+        Ok(Row { tables, row: 0 })
+    }
+}
+
+/// Returns the definition with these names: a built-in one, or one that is leaked once (I3). The text
+/// does not have the kinds of statistics, so all of that one are counts.
+fn definition(name: &str, stats: &[&str]) -> Result<Subsystem, String> {
+    let is_it =
+        |one: &&Subsystem| one.name == name && one.stats.iter().map(Stat::name).eq(stats.iter().copied());
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = BUILT_IN.iter().chain(&read.0).find(is_it) {
+        return Ok(*found);
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = stats.iter().find(|stat| !seen.insert(**stat)) {
+        return Err(format!("have the name {:?} twice", start(twice)));
+    }
+    let bytes = size_of::<Subsystem>() + name.len();
+    let bytes = stats.iter().map(|stat| size_of::<Stat>() + stat.len()).sum::<usize>() + bytes;
+    if read.1 + bytes > READ_BYTES_MAX {
+        return Err(format!("exceed the {READ_BYTES_MAX} bytes of definitions that a process reads"));
+    }
+    read.1 += bytes;
+    let leaked = |text: &str| &*String::from(text).leak();
+    let stats: Vec<Stat> = stats.iter().map(|stat| Stat::count(leaked(stat))).collect();
+    let subsystem = Subsystem { name: leaked(name), stats: stats.leak() };
+    read.0.push(subsystem);
+    Ok(subsystem)
 }
 
 impl Serialize for SubsystemSnapshot<'_> {
@@ -85,82 +214,5 @@ struct Values<'v>(&'static [Stat], &'v [i64]);
 impl Serialize for Values<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(Stat::name).zip(self.1))
-    }
-}
-
-impl Serialize for Events {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.pairs().into_iter().chain([("would_refuse", self.would_refuse)]))
-    }
-}
-
-impl Serialize for Pressure {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map([("some", Stalled(&self.some)), ("full", Stalled(&self.full))])
-    }
-}
-
-struct Stalled<'p>(&'p PressureLine);
-
-impl Serialize for Stalled<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut line = to.serialize_struct("PressureLine", 4)?;
-        line.serialize_field("avg10_percent", &self.0.avg10)?;
-        line.serialize_field("avg60_percent", &self.0.avg60)?;
-        line.serialize_field("avg300_percent", &self.0.avg300)?;
-        line.serialize_field("total_us", &self.0.total)?;
-        line.end()
-    }
-}
-
-impl Serialize for Overdraft {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map([("charges", self.charges), ("bytes", self.bytes)])
-    }
-}
-
-pub(super) fn shrinkers<S: Serializer>(reports: &[ShrinkerReport], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(reports.iter().map(Report))
-}
-
-struct Report<'r>(&'r ShrinkerReport);
-
-impl Serialize for Report<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let report = self.0;
-        let mut map = to.serialize_map(None)?;
-        map.serialize_entry("id", &report.id.0)?;
-        map.serialize_entry("name", &report.name)?;
-        map.serialize_entry("quarantine", &report.quarantine.map(|why| why.to_string()))?;
-        for (name, figure) in [
-            ("scans", report.scans),
-            ("asked_bytes", report.asked_bytes),
-            ("claimed_bytes", report.claimed_bytes),
-            ("freed_bytes", report.freed_bytes),
-            ("last_freed_bytes", report.last_freed_bytes),
-            ("time_us", micros(report.time)),
-            ("stopped", report.stopped),
-            ("panics", report.panics),
-            ("overruns", report.overruns),
-        ] {
-            map.serialize_entry(name, &figure)?;
-        }
-        let callers: Vec<Caller<'_>> = report.callers.iter().map(Caller::of).collect();
-        map.serialize_entry("callers", &callers)?;
-        map.end()
-    }
-}
-
-/// A thread in a call.
-#[derive(serde::Serialize)]
-struct Caller<'r> {
-    thread: u32,
-    name: Option<&'r str>,
-    held_us: u64,
-}
-
-impl Caller<'_> {
-    fn of((thread, name, held): &(u32, Option<String>, Duration)) -> Caller<'_> {
-        Caller { thread: *thread, name: name.as_deref(), held_us: micros(*held) }
     }
 }

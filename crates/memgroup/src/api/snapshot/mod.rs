@@ -14,6 +14,8 @@ pub use reader::SnapshotReader;
 use crate::api::group::Overdraft;
 use crate::api::statistics;
 use crate::base::id::GroupId;
+#[cfg(feature = "serde")]
+use crate::base::json::{id, unix_us, us};
 use crate::control::share::FairShare;
 use crate::counter::events::Events;
 use crate::observe::pressure::Pressure;
@@ -33,7 +35,7 @@ use crate::tree::node::Node;
 
 /// A tree of groups, or a part of one, as it is now. [`Hierarchy::snapshot`](crate::Hierarchy::snapshot) and [`Group::snapshot`] make it.
 ///
-/// With the feature `serde` it can be serialised; the module's page has the names.
+/// With the feature `serde` it can be serialised, and read back; the module's page has the names.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -48,28 +50,37 @@ use crate::tree::node::Node;
 /// # drop(charge);
 /// ```
 #[derive(Clone, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Snapshot {
     /// Time at which it was begun.
-    #[cfg_attr(feature = "serde", serde(rename = "taken_unix_us", serialize_with = "json::unix_us"))]
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "taken_unix_us", default = "json::epoch", with = "unix_us")
+    )]
     pub taken: SystemTime,
     /// Time that it took.
-    #[cfg_attr(feature = "serde", serde(rename = "took_us", serialize_with = "json::us"))]
+    #[cfg_attr(feature = "serde", serde(rename = "took_us", default, with = "us"))]
     pub took: Duration,
     /// Number of groups of this part of the tree that are not in `groups`; 0 unless a [`SnapshotReader`] left some out.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub left_out: usize,
     /// The groups, each followed by all groups below it. Siblings are in the order of their names. Dying siblings come last, in the
     /// order of their removal.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "json::groups"))]
     pub groups: Vec<GroupSnapshot>,
     /// All shrinkers of the hierarchy, also in a snapshot of a part of the tree.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "json::shrinkers"))]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub shrinkers: Vec<ShrinkerReport>,
 }
 
 /// One group of a [`Snapshot`].
 #[derive(Clone, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default = "GroupSnapshot::empty")
+)]
 #[non_exhaustive]
 pub struct GroupSnapshot {
     /// Its absolute path; the one it had, if it was removed.
@@ -77,7 +88,7 @@ pub struct GroupSnapshot {
     /// The last part of the path; empty for the root.
     pub name: String,
     /// Its id.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "json::id"))]
+    #[cfg_attr(feature = "serde", serde(with = "id"))]
     pub id: GroupId,
     /// Levels below the root.
     pub depth: u32,
@@ -111,7 +122,7 @@ pub struct GroupSnapshot {
     /// The most bytes by which usage was above the limit of a dry run.
     pub over_bytes_max: u64,
     /// Bytes that are charged to it under its labels.
-    #[cfg_attr(feature = "serde", serde(rename = "label_bytes", serialize_with = "json::labels"))]
+    #[cfg_attr(feature = "serde", serde(rename = "label_bytes", with = "json::labels"))]
     pub labels: Vec<(String, u64)>,
     /// Share of the time for which threads in it and below it were stalled for memory.
     pub pressure: Pressure,
@@ -124,17 +135,16 @@ pub struct GroupSnapshot {
     /// Figures of its own stocks.
     pub stock: StockStats,
     /// The statistics of all subsystems.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "json::statistics"))]
     statistics: Row,
 }
 
 /// Age and bytes of a group that was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Dead {
     /// Time since it was removed.
-    #[cfg_attr(feature = "serde", serde(rename = "age_us", serialize_with = "json::us"))]
+    #[cfg_attr(feature = "serde", serde(rename = "age_us", with = "us"))]
     pub age: Duration,
     /// Bytes that are still charged to it.
     pub usage_bytes: u64,
@@ -176,10 +186,12 @@ impl SubsystemSnapshot<'_> {
 struct Table {
     subsystem: Subsystem,
     values: Vec<i64>,
+    /// Whether it was read from a text.
+    is_read: bool,
 }
 
 /// A group's row in the tables of its snapshot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Row {
     tables: Arc<[Table]>,
     row: usize,
@@ -211,7 +223,7 @@ fn read_statistics(
         flushed.extend(flush.map(|_| store.updates));
         let mut values = copy::copy(store, flush, stats, nodes.clone());
         subsystem.to_units(&mut values);
-        Table { subsystem, values }
+        Table { subsystem, values, is_read: false }
     };
     top.shared().statistics.registered().map(read).collect()
 }
@@ -297,11 +309,19 @@ impl GroupSnapshot {
     #[must_use]
     pub fn statistic(&self, key: StatKey, reach: Reach) -> Option<i64> {
         let mut tables = self.statistics.tables.iter();
-        let table = tables.find(|table| table.subsystem.identity() == key.identity())?;
+        let table = tables.find(|table| table.subsystem.name == key.subsystem())?;
         let subsystem = self.statistics.of(table);
+        let at = match table.subsystem.identity() == key.identity() {
+            true => key.index(),
+            // What was read has no kinds, and may have another order or be of another version.
+            false if table.is_read => {
+                subsystem.stats.iter().position(|stat| stat.name() == key.stat().name())?
+            }
+            false => return None,
+        };
         Some(match reach {
-            Reach::Local => subsystem.local[key.index()],
-            Reach::Subtree => subsystem.hierarchical[key.index()],
+            Reach::Local => subsystem.local[at],
+            Reach::Subtree => subsystem.hierarchical[at],
         })
     }
 

@@ -13,6 +13,7 @@ use core::fmt;
 /// assert_eq!(hierarchy.root().pressure().to_string(), text);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Pressure {
     /// At least one thread was stalled.
     pub some: PressureLine,
@@ -22,14 +23,19 @@ pub struct Pressure {
 
 /// One line of a [`Pressure`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct PressureLine {
     /// The average over the last ten seconds, in percent; older time counts less.
+    #[cfg_attr(feature = "serde", serde(rename = "avg10_percent"))]
     pub avg10: f64,
     /// The average over the last minute, in percent.
+    #[cfg_attr(feature = "serde", serde(rename = "avg60_percent"))]
     pub avg60: f64,
     /// The average over the last five minutes, in percent.
+    #[cfg_attr(feature = "serde", serde(rename = "avg300_percent"))]
     pub avg300: f64,
     /// The time since the group was created, in microseconds.
+    #[cfg_attr(feature = "serde", serde(rename = "total_us"))]
     pub total: u64,
 }
 

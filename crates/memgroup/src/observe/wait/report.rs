@@ -57,11 +57,13 @@ impl fmt::Display for WaitReport {
 
 /// The waits of a group and of those below it, except those for events and triggers, as they were at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Waiters {
     /// How many there are.
     pub now: usize,
     /// How long the longest of them has lasted so far.
+    #[cfg_attr(feature = "serde", serde(rename = "longest_us", with = "crate::base::json::us"))]
     pub longest: Duration,
     /// The sum of the bytes that they need.
     pub bytes: u64,
