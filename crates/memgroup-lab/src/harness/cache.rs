@@ -1,11 +1,10 @@
-//! A cache of charged pages, as a shrinker, and its wrappers: a clock around its calls, or a lock that they try first.
+//! A cache of charged pages, as a shrinker.
 //!
 //! - I1. Each page of a cache holds a charge, so the caches' bytes are the groups' usage: counted after each run.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::harness::prelude::*;
 use memgroup::{Ask, Charge, ChargeError, Count, Group, GroupShrinker, Scan, Shrinker, ShrinkerConfig};
@@ -92,62 +91,6 @@ impl Shrinker for Pages {
     }
 }
 
-/// A thread's time in callbacks, and its calls.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Spent {
-    pub(crate) ticks: u64,
-    pub(crate) counts: u64,
-    pub(crate) scans: u64,
-}
-
-std::thread_local! {
-    static SPENT: Cell<Spent> = const { Cell::new(Spent { ticks: 0, counts: 0, scans: 0 }) };
-}
-
-/// The time and calls of this thread since the last call of this function.
-pub(crate) fn take_spent() -> Spent {
-    SPENT.take()
-}
-
-/// Times a call and counts it by `add`.
-fn timed<T>(call: impl FnOnce() -> T, add: impl FnOnce(&mut Spent)) -> T {
-    let begin = clock::now();
-    let result = call();
-    let mut spent = SPENT.get();
-    spent.ticks += clock::now() - begin;
-    add(&mut spent);
-    SPENT.set(spent);
-    result
-}
-
-/// A shrinker with timed calls, which are counted for the thread that makes them.
-pub(crate) struct Timed<S>(pub(crate) S);
-
-impl<S: Shrinker> Shrinker for Timed<S> {
-    fn count(&self, token: u64) -> Count {
-        timed(|| self.0.count(token), |spent| spent.counts += 1)
-    }
-
-    fn scan(&self, ask: &Ask<'_>) -> Scan {
-        timed(|| self.0.scan(ask), |spent| spent.scans += 1)
-    }
-}
-
-/// A shrinker that is called under one lock of all, unless a thread holds it for writing: the kernel's way before the seed.
-pub(crate) struct Locked<S>(pub(crate) Arc<RwLock<()>>, pub(crate) S);
-
-impl<S: Shrinker> Shrinker for Locked<S> {
-    fn count(&self, token: u64) -> Count {
-        let Ok(_held) = self.0.try_read() else { return Count::Unknown };
-        self.1.count(token)
-    }
-
-    fn scan(&self, ask: &Ask<'_>) -> Scan {
-        let Ok(_held) = self.0.try_read() else { return Scan::Stopped { bytes: 0 } };
-        self.1.scan(ask)
-    }
-}
-
 /// A group and its cache. The shrinker goes first.
 pub(crate) struct Tenant {
     shrinker: GroupShrinker,
@@ -198,31 +141,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gives_back_the_asked_bytes_and_times_its_calls() {
+    fn gives_back_the_asked_bytes() {
         let slots = SlotSource::virtual_slots(2).unwrap();
         let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
-        let tenant = Tenant::new(&hierarchy.root(), "tenant", Timed).unwrap();
+        let tenant = Tenant::new(&hierarchy.root(), "tenant", |pages| pages).unwrap();
         tenant.fill(64 * PAGE).unwrap();
-        assert_eq!(take_spent(), Spent::default());
         assert_eq!(tenant.group.reclaim(BATCH, None).bytes, BATCH);
         assert_eq!(tenant.pages.bytes(), 64 * PAGE - BATCH);
-        let spent = take_spent();
-        assert!(spent.counts >= 1 && spent.scans == 1, "{spent:?}");
         tenant.pages.clear();
         assert_eq!(tenant.group.usage_exact(), 0);
-    }
-
-    #[test]
-    fn gives_nothing_while_the_lock_is_held_for_writing() {
-        let slots = SlotSource::virtual_slots(2).unwrap();
-        let hierarchy = Hierarchy::new(Config::with_slots(slots)).unwrap();
-        let lock = Arc::new(RwLock::new(()));
-        let tenant =
-            Tenant::new(&hierarchy.root(), "tenant", |pages| Locked(Arc::clone(&lock), pages)).unwrap();
-        tenant.fill(64 * PAGE).unwrap();
-        let held = lock.write().unwrap();
-        assert_eq!(tenant.group.reclaim(BATCH, None).bytes, 0);
-        drop(held);
-        assert_eq!(tenant.group.reclaim(BATCH, None).bytes, BATCH);
     }
 }

@@ -55,7 +55,6 @@ pub(crate) fn install_in_test(hierarchy: &Hierarchy) -> Result<Installed, Instal
 /// One tenant, used by one thread at a time.
 pub(crate) struct Tenant {
     pub(crate) connection: TenantConnection,
-    pub(crate) buffers: Group,
     /// How often each row was updated.
     updates: Vec<i64>,
 }
@@ -64,8 +63,7 @@ impl Tenant {
     /// Makes a database of so many rows, and opens it with a cache of `cached_pages`, or for all its pages.
     pub(crate) fn open(group: &Group, file: &Path, rows: i64, cached_pages: Option<u64>) -> Result<Tenant> {
         let connection = connect(group, file, rows, cached_pages)?;
-        let buffers = child(group, "buffers")?;
-        Ok(Tenant { connection, buffers, updates: vec![0; rows as usize] })
+        Ok(Tenant { connection, updates: vec![0; rows as usize] })
     }
 
     pub(crate) fn rows(&self) -> i64 {

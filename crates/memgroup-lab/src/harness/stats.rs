@@ -110,10 +110,6 @@ impl Blocks {
         self.summary(|block| block.p99)
     }
 
-    pub(crate) fn p999(&self) -> Option<Summary> {
-        self.summary(|block| block.p999)
-    }
-
     /// Of all blocks.
     pub(crate) fn max(&self) -> Option<f64> {
         self.0.iter().map(|block| block.max).reduce(f64::max)

@@ -1,195 +1,426 @@
-//! SQLite under memory pressure: tenants with page caches that would take twice the limit, a few busy at a time and the others idle.
+//! Tenants under memory pressure, which Morton and Rapoport asked for in the thread: a few are busy at a time, the others are idle. Together
+//! they would cache twice as much as the limit allows. A tenant in its turn uses its whole data, so it would cache all of it.
 //!
-//! Rapoport and Morton asked for it in the seed's thread: statements a second, bytes freed for a second of CPU
-//! time, and the length of those charges that have to make room. A tenant in its turn reads and changes its whole database, so it would cache all of it, and
-//! room is made from the caches of tenants after their turn. Databases are in files that the system caches too: a page that had to go costs a read of 4 KiB
-//! from the system's memory, not from a disk, so the gain of a larger cache is at its smallest here.
+//! - *A common limit* is the engine as it is meant to be used: room is made from the caches of tenants after their turn. *A limit each* makes room
+//!   in the same way, but each tenant only from its own cache. *Fixed shares* are the control: each cache has its own bound, and nothing is ever
+//!   reclaimed.
+//! - In one case the data are SQLite databases in files that the system caches too, so a page that had to go costs little to have again: a read of
+//!   4 KiB from memory. In the other they are values that a tenant computes, of 4 KB each, in a `memgroup-cache`: one that had to go is dear.
+//! - A turn is long, so that a tenant uses each of its pages several times, or short, so that it uses half of them once. Sharing can pay in
+//!   the first case only: in the second a tenant's pages are gone when its next turn comes.
 //!
-//! ```text
-//!   parent, limited ──┬── t0: its connection ── buffers: charged beside it, and timed
-//!                     ├── t1 ...
-//! ```
-//!
-//! - *A common limit* is the engine as it is meant to be used. *A limit each* makes room in the same way, but each tenant only from its own cache: the
-//!   gain without anything shared. *Fixed shares* are the control: SQLite's own bound on each cache, with which nothing is ever reclaimed.
-//! - The lock around all lists, the other experiments' control, is not among them: `memgroup-sqlite` registers the shrinkers of SQLite's caches itself,
-//!   and there is no place between the engine and them for a lock. It would also show little: it costs a try for each visit, beside a
-//!   call that frees sixteen pages, and nothing here registers or removes while it runs.
-//! - Most statements are look-ups, one in 16 changes a row, one in 64 sums some. A statement has made room if a walk of its thread came by the
-//!   probe. SQLite's own charges cannot be timed from here, so beside each statement a buffer of a page is charged, too, and
-//!   timed by itself. A reading of CPU time takes as long as a statement, so it is taken after each window, when no tenant is busy and all is full.
-//! - With several threads a page is often freed by another thread than the one that allocated it, and goes back to the allocator under a lock of the
-//!   latter's arena. Counted by their stacks, with glibc, nearly all calls in which tenants' threads waited for a lock or woke a waiter are of those: 1,697 in a
-//!   run, 6 of the engine's, and 45 times a connection gave way to a thread that shrank its cache.
+//! - I1. Each answer is right, no limit is ever exceeded, no charge is refused; the bytes that the engine counts as reclaimed are those that
+//!   the caches say they gave and those that were uncharged meanwhile; and when all is closed nothing is charged.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
-use super::tenants::{Bounds, Figures, Needs, Part, Size, Tenants, Turns};
+use memgroup::{Freshness, Group, Hierarchy, Reach, stats};
+use memgroup_cache::{CacheConfig, QuickCache};
+
 use crate::harness::prelude::*;
 
-/// The windows of one case.
-#[derive(Default)]
-struct Found {
-    /// Figures of a window: statements a second of each turn, times the threads; reads and reclaimed bytes of a statement.
-    samples: Samples,
-    statements: Blocks,
-    /// Statements in which room was made, and charges of buffers that made room; all windows together, because there are few in one.
-    stalled: Vec<f64>,
-    stalls: Vec<f64>,
-    /// Bytes freed by hand, and the nanoseconds of CPU time.
-    by_hand: (u64, u64),
-    sums: Figures,
+/// Bytes of a share that are left beside SQLite's pages: the connection's own blocks grow a little while it works.
+const BESIDE_PAGES: u64 = 64 << 10;
+const VALUE_BYTES: usize = 4_000;
+/// Steps to compute a value, of about 2 ns each.
+const VALUE_STEPS: u64 = 10_000;
+
+/// What keeps a tenant's cache within bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Bounds {
+    Shares,
+    Limits,
+    Common,
 }
 
-impl Found {
-    fn add(&mut self, turns: Turns, parts: Vec<Part>, figures: Figures, by_hand: (u64, u64)) {
-        let mut times = Vec::new();
-        for part in parts {
-            let at_once = (turns.threads as u64 * turns.statements) as f64;
-            part.turns.iter().for_each(|ns| self.samples.push("statements", at_once * 1e9 / ns));
-            times.extend(part.statements);
-            self.stalled.extend(part.stalled);
-            self.stalls.extend(part.stalls);
-        }
-        let statements = times.len() as f64;
-        self.statements.push(times);
-        for (name, of) in [("reads of a statement", "reads"), ("reclaimed of a statement", "reclaimed")] {
-            self.samples.push(name, figures[of] as f64 / statements);
-        }
-        self.by_hand = (self.by_hand.0 + by_hand.0, self.by_hand.1 + by_hand.1);
-        figures.into_iter().for_each(|(name, more)| *self.sums.entry(name).or_default() += more);
+const BOUNDS: [(Bounds, &str); 3] = [
+    (Bounds::Shares, "fixed shares (control)"),
+    (Bounds::Limits, "a limit each"),
+    (Bounds::Common, "a common limit"),
+];
+
+/// A tenant's data and its cache, used by one thread at a time.
+trait Data: Send + Sized {
+    /// The name of the case, in tables and in the JSON, and what a miss costs.
+    const NAME: &'static str;
+    const MISS: &'static str;
+
+    /// Opens data of so many rows, with a cache that is bounded to a share by itself, or for all rows.
+    fn open(
+        group: &Group,
+        directory: &Directory,
+        at: usize,
+        rows: i64,
+        share: Option<(Needs, u64)>,
+    ) -> Result<Self>;
+    /// One statement or look-up, whose answer is checked.
+    fn use_one(&mut self, random: u64) -> Result<()>;
+    /// Uses every row.
+    fn use_all(&mut self) -> Result<()>;
+    /// Leaves next to nothing in the cache.
+    fn forget(&mut self) -> Result<()>;
+    /// How often something had to be read or computed so far.
+    fn misses(&self, hierarchy: &Hierarchy) -> u64;
+    fn close(self) -> Result<()>;
+}
+
+/// A tenant's bytes with next to nothing in its cache, and with all of its rows.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    bare_bytes: u64,
+    all_bytes: u64,
+    rows: u64,
+}
+
+impl Needs {
+    fn measure<D: Data>(hierarchy: &Hierarchy, rows: i64) -> Result<Needs> {
+        let (directory, group) = (Directory::make()?, child(&hierarchy.root(), &unique("alone"))?);
+        let mut data = D::open(&group, &directory, 0, rows, None)?;
+        (0..64).try_for_each(|random| data.use_one(random))?;
+        data.forget()?;
+        let bare_bytes = group.usage_exact();
+        data.use_all()?;
+        let needs = Needs { bare_bytes, all_bytes: group.usage_exact(), rows: rows as u64 };
+        data.close()?;
+        remove_tree(&group)?;
+        let is_cached = needs.all_bytes >= needs.bare_bytes + needs.rows * VALUE_BYTES as u64;
+        ensure(is_cached, || format!("{rows} rows are all cached, and {needs:?}"))?;
+        Ok(needs)
     }
 }
 
-type ByCase = BTreeMap<(Turns, Bounds), Found>;
+impl Data for Tenant {
+    const NAME: &'static str = "SQLite";
+    const MISS: &'static str = "a read of 4 KiB from the system's memory";
+
+    fn open(
+        group: &Group,
+        directory: &Directory,
+        at: usize,
+        rows: i64,
+        share: Option<(Needs, u64)>,
+    ) -> Result<Self> {
+        let pages = share.map(|(needs, bytes)| {
+            let page_bytes = (needs.all_bytes - needs.bare_bytes).div_ceil(needs.rows);
+            bytes.saturating_sub(needs.bare_bytes + BESIDE_PAGES) / page_bytes
+        });
+        Tenant::open(group, &directory.file(at), rows, pages)
+    }
+
+    /// Most are look-ups; one in 16 changes a row, one in 64 sums some.
+    fn use_one(&mut self, random: u64) -> Result<()> {
+        let id = (random >> 8) as i64 % self.rows() + 1;
+        match random % 64 {
+            0 => self.sum(id),
+            kind if kind % 16 == 1 => self.update(id),
+            _ => self.look_up(id),
+        }
+    }
+
+    fn use_all(&mut self) -> Result<()> {
+        self.check_all()
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        self.connection.execute_batch("PRAGMA shrink_memory").or_wrong(STATEMENT)
+    }
+
+    fn misses(&self, hierarchy: &Hierarchy) -> u64 {
+        hierarchy.io().get(self.connection.group(), stats::io::RIOS, Reach::Subtree, Freshness::Fresh) as u64
+    }
+
+    fn close(self) -> Result<()> {
+        self.close()
+    }
+}
+
+type Value = Vec<u8>;
+
+/// Values that are computed when they are missing.
+struct Computed {
+    cache: QuickCache<u64, Value>,
+    rows: u64,
+    misses: u64,
+}
+
+impl Computed {
+    fn compute(key: u64) -> Value {
+        let mut random = Random::new(key);
+        // Each step needs the one before, so that none can be left out.
+        let last = (0..VALUE_STEPS).fold(key, |last, _| last.rotate_left(5) ^ random.next());
+        let mut value = vec![0; VALUE_BYTES];
+        value[..8].copy_from_slice(&last.to_le_bytes());
+        value[8..16].copy_from_slice(&key.to_le_bytes());
+        value
+    }
+}
+
+impl Data for Computed {
+    const NAME: &'static str = "computed values";
+    const MISS: &'static str = "some 20 us of CPU time";
+
+    fn open(group: &Group, _: &Directory, _: usize, rows: i64, share: Option<(Needs, u64)>) -> Result<Self> {
+        // Each shard of the cache has a part of its capacity, and keys are not spread evenly: without a share, there is room for all. In a
+        // share there must be room for a value that is charged before another is evicted.
+        let value = VALUE_BYTES as u64;
+        let bytes = share.map_or(rows as u64 * value * 4, |(_, bytes)| bytes.saturating_sub(4 * value));
+        let cache =
+            QuickCache::new(group, CacheConfig::new(bytes), |_: &u64, value: &Value| value.len() as u64);
+        Ok(Computed { cache: cache.set_up("a cache")?, rows: rows as u64, misses: 0 })
+    }
+
+    fn use_one(&mut self, random: u64) -> Result<()> {
+        let (key, misses) = ((random >> 8) % self.rows, &mut self.misses);
+        let found = self.cache.get_or_insert_with(key, |&key| {
+            *misses += 1;
+            Computed::compute(key)
+        });
+        let value = found.map_err(|refused| refused.reason().to_string()).or_wrong("a value was refused")?;
+        expect("the key in a cached value", &value[8..16], &key.to_le_bytes()[..])
+    }
+
+    fn use_all(&mut self) -> Result<()> {
+        (0..self.rows).try_for_each(|key| self.use_one(key << 8))
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        self.cache.clear();
+        Ok(())
+    }
+
+    fn misses(&self, _: &Hierarchy) -> u64 {
+        self.misses
+    }
+
+    fn close(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// How many tenants there are, and how long they run.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    tenants: usize,
+    rows: i64,
+    /// The uses of a long turn and of a short one.
+    turns: [u64; 2],
+    /// Windows that count, of each case.
+    windows: usize,
+}
+
+/// Tenants below a parent, kept within bounds in one way.
+struct Tenants<D> {
+    bounds: Bounds,
+    tenants: Vec<Mutex<D>>,
+    parent: Group,
+    hierarchy: Hierarchy,
+    _directory: Directory,
+}
+
+impl<D: Data> Tenants<D> {
+    /// The tenants may have half of the bytes that they would cache.
+    fn build(hierarchy: &Hierarchy, bounds: Bounds, needs: Needs, size: Size) -> Result<Tenants<D>> {
+        let (directory, share_bytes) = (Directory::make()?, needs.all_bytes / 2);
+        let parent = child(&hierarchy.root(), &unique("pressure"))?;
+        limit(&parent, share_bytes * size.tenants as u64)?;
+        let share = (bounds == Bounds::Shares).then_some((needs, share_bytes));
+        let open = |at: usize| {
+            let group = child(&parent, &format!("t{at}"))?;
+            if bounds != Bounds::Common {
+                limit(&group, share_bytes)?;
+            }
+            D::open(&group, &directory, at, size.rows, share).map(Mutex::new)
+        };
+        let tenants = (0..size.tenants).map(open).collect::<Result<Vec<_>>>()?;
+        Ok(Tenants { bounds, tenants, parent, hierarchy: hierarchy.clone(), _directory: directory })
+    }
+
+    /// One window, in which each tenant has its turns of so many uses: the times of the uses, nanoseconds of the threads together, and misses.
+    fn window(
+        &self,
+        lab: &Lab<'_>,
+        threads: usize,
+        uses: u64,
+        rounds: u64,
+        seed: u64,
+    ) -> Result<(Vec<f64>, f64, u64)> {
+        let (before, clock) = (self.figures(), lab.clock);
+        let parts = lab.workers.run_together(threads, clock.ticks_per_us() * 10, |thread, _| {
+            let mut own: Vec<usize> = (thread..self.tenants.len()).step_by(threads).collect();
+            let (mut random, mut times, begin) =
+                (Random::new(seed ^ (thread as u64) << 32), Vec::new(), clock::now());
+            for _ in 0..rounds {
+                random.shuffle(&mut own);
+                for &at in &own {
+                    let mut tenant = lock(&self.tenants[at]);
+                    for _ in 0..uses {
+                        let before = clock::now();
+                        tenant.use_one(random.next())?;
+                        times.push(clock.ns((clock::now() - before) as f64));
+                    }
+                }
+            }
+            Ok((times, clock.ns((clock::now() - begin) as f64)))
+        })?;
+        let [reclaimed, claimed, freed, misses, refused] =
+            [0, 1, 2, 3, 4].map(|at| self.figures()[at] - before[at]);
+        let name = self.bounds;
+        // No other tenants were busy.
+        ensure(reclaimed == claimed && freed == claimed, || {
+            format!(
+                "{name:?}: caches say they gave {claimed} bytes, {freed} were uncharged in their calls, and {reclaimed} were counted as reclaimed"
+            )
+        })?;
+        ensure((name == Bounds::Shares) == (reclaimed == 0), || {
+            format!("{name:?}: {reclaimed} bytes were reclaimed")
+        })?;
+        expect(format_args!("{name:?}: charges refused while caches are full"), refused, 0)?;
+        self.check_bounds()?;
+        let ns: f64 = parts.iter().map(|part| part.1).sum();
+        Ok((parts.into_iter().flat_map(|part| part.0).collect(), ns, misses))
+    }
+
+    /// Bytes that the engine counts as reclaimed, that caches say they gave, and that were uncharged in their calls; misses; refusals.
+    fn figures(&self) -> [u64; 5] {
+        let (memory, shrinkers) = (self.hierarchy.memory(), self.hierarchy.shrinkers());
+        let get = |stat| memory.get(&self.parent, stat, Reach::Subtree, Freshness::Fresh) as u64;
+        [
+            get(stats::memory::RECLAIMED),
+            shrinkers.iter().map(|shrinker| shrinker.claimed_bytes).sum(),
+            shrinkers.iter().map(|shrinker| shrinker.freed_bytes).sum(),
+            self.tenants.iter().map(|tenant| lock(tenant).misses(&self.hierarchy)).sum(),
+            // SQLite's own too: it goes on without a page that is refused, and no answer would show it.
+            get(stats::memory::REFUSALS),
+        ]
+    }
+
+    /// Everything is within its limits, and always was.
+    fn check_bounds(&self) -> Result<()> {
+        for group in std::iter::once(self.parent.clone()).chain(self.parent.children()) {
+            let (peak, (usage, max)) = (group.peak(), group.usage_and_max());
+            let max = max.unwrap_or(u64::MAX);
+            ensure(usage.max(peak) <= max, || {
+                format!("{} has {usage} bytes, had {peak}, and may have {max}", group.path())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Uses every row once more, closes all and removes the groups: nothing is charged any more.
+    fn end(self) -> Result<()> {
+        for tenant in self.tenants {
+            let mut tenant = tenant.into_inner().unwrap_or_else(PoisonError::into_inner);
+            tenant.use_all()?;
+            tenant.close()?;
+        }
+        remove_empty(&self.parent)
+    }
+}
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let (size, sqlite) = (Size::of(lab), Sqlite::take(lab.slots)?);
-    let needs = Needs::measure(&sqlite.hierarchy, size.rows)?;
-    let build = |(bounds, _)| Tenants::build(&sqlite.hierarchy, bounds, needs, size);
-    let all: Vec<Tenants> = Bounds::ALL.into_iter().map(build).collect::<Result<_>>()?;
-    let turns = size.turns(lab.args.threads());
-    let mut found = ByCase::new();
+    let full = Size { tenants: 8, rows: 1_000, turns: [8_000, 500], windows: 10 };
+    let tiny = Size { tenants: 4, rows: 400, turns: [300, 20], windows: 1 };
+    let size = lab.pick(tiny, Size { windows: 3, ..full }, full);
+    let sqlite = Sqlite::take(lab.slots)?;
+    measure::<Tenant>(lab, &sqlite.hierarchy, size)?;
+    drop(sqlite);
+    // Values are dear, so half of the windows take as long.
+    let size = Size { windows: size.windows.div_ceil(2), ..size };
+    measure::<Computed>(lab, &hierarchy(memgroup::Config::with_slots(lab.slots))?, size)
+}
+
+fn measure<D: Data>(lab: &mut Lab<'_>, hierarchy: &Hierarchy, size: Size) -> Result<()> {
+    let needs = Needs::measure::<D>(hierarchy, size.rows)?;
+    let all = BOUNDS.map(|(bounds, _)| Tenants::<D>::build(hierarchy, bounds, needs, size));
+    let all = all.into_iter().collect::<Result<Vec<_>>>()?;
+    let mut cases: Vec<(usize, u64)> = [1, lab.args.threads().min(size.tenants)]
+        .into_iter()
+        .flat_map(|threads| size.turns.map(|uses| (threads, uses)))
+        .collect();
+    cases.dedup();
+    let mut found = BTreeMap::<(usize, u64, Bounds), (Samples, Blocks)>::new();
     // The first round fills the caches and counts for nothing.
     for round in 0..=size.windows {
-        lab.in_turns(1, turns.len() * all.len(), |lab, case| {
-            let (turns, tenants) = (turns[case / all.len()], &all[case % all.len()]);
-            let seed = lab.random.next();
-            let (parts, figures) = tenants.window(lab, turns, seed)?;
-            let reclaims = tenants.bounds != Bounds::Shares;
-            let by_hand = if reclaims { tenants.by_hand(lab, seed)? } else { (0, 0) };
+        lab.in_turns(1, cases.len() * all.len(), |lab, case| {
+            let ((threads, uses), tenants) = (cases[case / all.len()], &all[case % all.len()]);
+            let (rounds, seed) = ((size.turns[0] / uses / 4).max(1), lab.random.next());
+            let (times, ns, misses) = tenants.window(lab, threads, uses, rounds, seed)?;
             if round > 0 {
-                found.entry((turns, tenants.bounds)).or_default().add(turns, parts, figures, by_hand);
+                let (samples, blocks) = found.entry((threads, uses, tenants.bounds)).or_default();
+                samples.push("uses", times.len() as f64 * threads as f64 / ns * 1e9);
+                samples.push("misses a use", misses as f64 / times.len() as f64);
+                blocks.push(times);
             }
             Ok(())
         })?;
     }
     all.into_iter().try_for_each(Tenants::end)?;
-    show(lab, size, size.max_bytes(needs), &found)?;
-    for turns in turns.into_iter().filter(|turns| turns.statements == size.long) {
-        let speed = |bounds| found.get(&(turns, bounds)).and_then(|one| one.samples.median("statements"));
-        let name = "SQLite statements a second, common limit over shares, threads: ";
-        lab.at_least(
-            format!("{name}{}", turns.threads),
-            ratio(speed(Bounds::Common), speed(Bounds::Shares)),
-            1.0,
-            "x",
+    let title = format!(
+        "tenants under pressure, {}: a miss costs {}; {} tenants of {} rows, {} MiB for all, half of what they would cache",
+        D::NAME,
+        D::MISS,
+        size.tenants,
+        count(size.rows as u64),
+        figure((needs.all_bytes / 2 * size.tenants as u64) as f64 / f64::from(1 << 20))
+    );
+    let columns = ["threads; turn; caches within", "uses/s", "misses each", "us a use: p50", "p99", "max"];
+    let mut table = Table::new(title, columns);
+    for ((threads, uses, bounds), (samples, times)) in &found {
+        let name = BOUNDS[*bounds as usize].1;
+        let mut row = lab.record(name, json!({"data": D::NAME, "threads": threads, "turn": uses}));
+        let cells = row.medians(samples, [("uses", "1/s"), ("misses a use", "")]);
+        let times = row.blocks(times);
+        table.row(format!("{threads}; {}; {name}", count(*uses)), cells.into_iter().chain(times));
+    }
+    table.note("uses a second: of the threads together, by the clock; each answer is checked. A turn is so many uses of one tenant's rows at random, then it is idle until all others have had theirs");
+    lab.print(&table)?;
+    for (threads, uses) in cases {
+        let speed = |bounds| found.get(&(threads, uses, bounds)).and_then(|one| one.0.median("uses"));
+        let name = format!(
+            "{}, turns of {}, {}: a common limit over shares",
+            D::NAME,
+            count(uses),
+            counted(threads as u64, "thread")
         );
+        lab.at_least(name, ratio(speed(Bounds::Common), speed(Bounds::Shares)), 1.0, "x");
     }
-    let refusals: u64 = found.values().map(|one| one.sums["refusals"]).sum();
-    let name = "charges refused, SQLite's and beside it, where caches have room";
-    lab.at_most(name, Some(refusals as f64), 0.0, "");
     Ok(())
-}
-
-fn show(lab: &mut Lab<'_>, size: Size, max_bytes: u64, found: &ByCase) -> Result<()> {
-    let case = "threads; turn; caches within";
-    let mut speeds = Table::new(
-        format!(
-            "SQLite under pressure: {} tenants with {} pages each take turns of so many statements, {} MiB for all, half of what they would cache",
-            size.tenants,
-            count(size.rows as u64),
-            figure(max_bytes as f64 / f64::from(1 << 20))
-        ),
-        [case, "statements/s", "reads each", "us: p50", "p99", "p99.9"],
-    );
-    let columns = [case, "KiB a statement", "GiB/CPU-s", "in calls"];
-    let mut rooms = Table::new("the same: the reclaimed bytes, and their price", columns);
-    let columns = [case, "statements: p50", "p99", "p99.9", "charges: p50", "p99", "p99.9"];
-    let mut stalls = Table::new("the same: how long it takes where room has to be made, us", columns);
-    for (&(turns, bounds), one) in found {
-        let (samples, quantiles) = (&one.samples, &one.statements);
-        let params = json!({"threads": turns.threads, "turn": turns.statements});
-        let mut row = lab.record(bounds.name(), params);
-        let means =
-            [("statements", "1/s"), ("reads of a statement", ""), ("reclaimed of a statement", "bytes")];
-        let [speed, reads, _] = row.medians(samples, means);
-        let mut cells = vec![speed, reads];
-        for (metric, ns) in [
-            ("statement p50", quantiles.p50()),
-            ("statement p99", quantiles.p99()),
-            ("statement p999", quantiles.p999()),
-        ] {
-            row.summary(metric, "ns", ns);
-            cells.push(us_or_dash(median(ns)));
-        }
-        let a_second = |bytes: u64, ns: u64| ratio(Some(bytes as f64 * 1e9), Some(ns as f64));
-        let (charges, calls) =
-            (a_second(one.by_hand.0, one.by_hand.1), a_second(one.sums["reclaimed"], one.sums["scan ns"]));
-        row.value("freed for a CPU second of charges", "bytes/s", charges);
-        row.value("freed for a second in calls", "bytes/s", calls);
-        let mut tails = Vec::new();
-        for ([number, metrics @ ..], times) in [
-            (["statements that made room", "their p50", "their p99", "their p999"], &one.stalled),
-            (["charges that made room", "charges' p50", "charges' p99", "charges' p999"], &one.stalls),
-        ] {
-            row.count(number, "", times.len() as u64);
-            tails.extend(metrics.into_iter().zip(tail(times)).map(|(metric, ns)| row.us(metric, ns)));
-        }
-        let name = format!("{}; {}; {}", turns.threads, count(turns.statements), bounds.name());
-        speeds.row(&name, cells);
-        if bounds != Bounds::Shares {
-            let units =
-                |bytes: Option<f64>, unit: u64| figure_or_dash(bytes.map(|bytes| bytes / unit as f64));
-            let kib = units(samples.median("reclaimed of a statement"), 1 << 10);
-            rooms.row(&name, [kib, units(charges, 1 << 30), units(calls, 1 << 30)]);
-            stalls.row(&name, tails);
-        }
-    }
-    speeds.note(
-        "look-ups, one statement in 16 an update, one in 64 a sum over 16 rows; each answer is checked. Statements a second: of the median turn, times the threads. Reads: of 4 KiB, from files that the system has in its memory. Quantiles: the median of the windows'",
-    );
-    lab.print(&speeds)?;
-    rooms.note(
-        "GiB that are freed for a second of CPU time: whole charges, with their walks and drains, by the thread's CPU clock, of eight of 64 KiB after each window, when no tenant is busy and all is full; and in the caches' calls alone, during the windows, by the engine's clock, in which a thread that is switched out counts",
-    );
-    lab.print(&rooms)?;
-    let all = |of: fn(&Found) -> &Vec<f64>| count(found.values().map(|one| of(one).len() as u64).sum());
-    stalls.note(format!(
-        "statements: {} in which room was made, with all their other work; charges: {} that made room, of a buffer of a page beside each statement, from the call to its return. SQLite's own, from within, are alike and cannot be timed from here. All windows together; a percentile takes as many as its name says: 100, or 1,000",
-        all(|one| &one.stalled),
-        all(|one| &one.stalls)
-    ));
-    lab.print(&stalls)
-}
-
-/// The middle, the ninety-ninth percentile and that of thousandths, of enough times for each.
-fn tail(times: &[f64]) -> [Option<f64>; 3] {
-    let quantiles = Quantiles::of(times.to_vec());
-    let of_at_least = |least, of: fn(Quantiles) -> f64| quantiles.filter(|_| times.len() >= least).map(of);
-    [of_at_least(1, |all| all.p50), of_at_least(100, |all| all.p99), of_at_least(1000, |all| all.p999)]
 }
 
 #[cfg(test)]
 mod tests {
+    use memgroup::{Config, SlotSource};
+
     use super::*;
 
+    fn tenants(bounds: Bounds) -> Tenants<Computed> {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        let hierarchy = hierarchy(Config::with_slots(slots)).unwrap();
+        let size = Size { tenants: 2, rows: 50, turns: [100, 10], windows: 1 };
+        let needs = Needs::measure::<Computed>(&hierarchy, size.rows).unwrap();
+        Tenants::build(&hierarchy, bounds, needs, size).unwrap()
+    }
+
     #[test]
-    fn takes_as_many_times_for_a_percentile_as_its_name_says() {
-        let times = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
-        assert_eq!(tail(&times(0)), [None; 3]);
-        assert_eq!(tail(&times(99)), [Some(50.0), None, None]);
-        assert_eq!(tail(&times(100)), [Some(50.0), Some(99.0), None]);
-        assert_eq!(tail(&times(1000)), [Some(500.0), Some(990.0), Some(999.0)]);
+    fn fails_when_bytes_are_above_a_limit() {
+        let tenants = tenants(Bounds::Common);
+        tenants.check_bounds().unwrap();
+        let forced = tenants.parent.children()[0].charge_forced(1 << 40);
+        let error = tenants.check_bounds().unwrap_err();
+        assert!(matches!(&error, Error::Wrong(text) if text.contains("may have")), "{error}");
+        drop(forced);
+    }
+
+    #[test]
+    fn computes_a_value_again_after_it_had_to_go() {
+        let tenants = tenants(Bounds::Common);
+        for tenant in &tenants.tenants {
+            lock(tenant).use_all().unwrap();
+        }
+        let before = lock(&tenants.tenants[0]).misses;
+        lock(&tenants.tenants[0]).use_all().unwrap();
+        assert!(lock(&tenants.tenants[0]).misses > before, "the other tenant took of its cache");
+        tenants.end().unwrap();
     }
 }

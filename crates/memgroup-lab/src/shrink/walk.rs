@@ -1,27 +1,25 @@
-//! The cost of a walk for each shrinker that it visits, by the way that keeps shrinkers from going away meanwhile.
+//! The cost of a walk for each shrinker that it visits, by what keeps shrinkers from going away meanwhile.
 //!
-//! A visit is a call of `count` that answers at once that it cannot tell, with all work to get there: finding the shrinker by its
+//! The kernel's walks tried one read-write lock at each group: 46.6 % of the cycles went to trying it and 18.7 % to giving it back. A
+//! visit here is a call of `count` that answers at once that it cannot tell, with all work to get there: finding the shrinker by its
 //! mark, protecting it, calling it, letting it go.
 //!
-//! The controls are plain groups with plain lists of the same shrinkers. A pass visits each marked shrinker of each group once, in order. Each
-//! thread begins in another part of the groups, so that two meet as seldom as they can. There are no classes, no priorities and no growing: the
-//! schemes differ in their protection alone.
+//! The controls are plain groups with plain lists of the same shrinkers. A pass visits each marked shrinker of each group once, in
+//! order. Each thread begins in another part of the groups, so that two meet as seldom as they can. There are no classes, no priorities
+//! and no growing: the schemes differ in their protection alone.
 //!
-//! - I1. A shrinker that cannot tell ([`Count::Unknown`]) keeps its mark in the largest class, so each walk of the engine finds it again: at each
-//!   of the [`PRIORITIES`] of a reclaim that finds nothing. A twin with callbacks that count checks that.
-//! - I2. No shrinker is ever removed here, so no scheme waits; each pays the cost of its readers, with the orderings it would need.
+//! - I1. A shrinker that cannot tell ([`Count::Unknown`]) keeps its mark in the largest class, so each walk of the engine finds it again:
+//!   at each of the [`PRIORITIES`] of a reclaim that finds nothing. A twin with callbacks that count checks that.
+//! - I2. No shrinker is ever removed here, so no scheme waits; each pays what its readers cost, with the orderings it would need.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
-use memgroup::{
-    Config, Count, GroupShrinker, Registration, Shrinker, ShrinkerConfig, ShrinkerSlot, SlotSource,
-};
+use memgroup::{Config, Count, GroupShrinker, Shrinker, ShrinkerConfig, SlotSource};
 use memgroup_sync::CachePadded;
 use memgroup_sync::hazard::{Domain, Place};
 
-use super::{GROUPS, GROUPS_LATER};
+use super::{GROUPS, LOCK, SRCU, Srcu};
 use crate::args::THREADS_MAX;
 use crate::harness::cache::{counting, idle};
 use crate::harness::prelude::*;
@@ -31,20 +29,19 @@ memgroup_sync::global! {
 }
 
 const ENGINE: &str = "the engine's whole walk";
-/// Priorities of one reclaim, from the laziest to the most desperate.
+const PINS: &str = "hazard records, plain walk";
+/// The priorities of one reclaim, from the laziest to the most desperate.
 const PRIORITIES: u64 = 13;
-/// Shrinkers in one group.
-const IN_ONE: [usize; 3] = [64, 1_000, 4_000];
+/// The shrinkers of one group, where there is one.
+const IN_ONE: usize = 1_000;
 /// About the most that a visit takes, to choose the length of a window.
 const VISIT_NS: u64 = 75;
 
-/// How many groups with how many shrinkers each.
+/// How many groups, with how many shrinkers each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     groups: usize,
     each: usize,
-    /// All are slots of a single shrinker.
-    is_one_shrinker: bool,
 }
 
 impl Shape {
@@ -54,19 +51,19 @@ impl Shape {
 
     fn name(self) -> String {
         let [groups, each] = [self.groups, self.each].map(|number| count(number as u64));
-        match (self.groups, self.is_one_shrinker) {
-            (1, _) => format!("{each} shrinkers in one group"),
-            (_, false) => format!("{groups} groups below one parent, each with a shrinker"),
-            (_, true) => format!("{groups} groups below one parent, each with a slot of the same shrinker"),
+        if self.groups == 1 {
+            format!("{each} shrinkers in one group")
+        } else {
+            format!("{groups} groups with a shrinker each")
         }
     }
 }
 
-/// Groups of the engine with shrinkers that cannot tell. Slots go before their shrinkers, and those before the groups.
+/// Groups of the engine with shrinkers that cannot tell. The shrinkers are dropped before the groups.
 struct Engine {
-    _shrinkers: (Vec<ShrinkerSlot>, Vec<GroupShrinker>, Option<Registration>),
+    _shrinkers: Vec<GroupShrinker>,
     fixture: Fixture,
-    /// Visits of one reclaim.
+    /// The visits of one reclaim.
     visits: u64,
 }
 
@@ -83,19 +80,11 @@ impl Engine {
 
     fn of<S: Shrinker>(slots: SlotSource, shape: Shape, make: impl Fn() -> S) -> Result<Engine> {
         let fixture = Fixture::flat(Config::with_slots(slots), shape.groups)?;
-        let config = || ShrinkerConfig::new("idle");
-        let shared = shape.is_one_shrinker.then(|| fixture.hierarchy.add_shrinker(config(), make()));
-        let shared: Option<Registration> = shared.transpose().set_up("a shrinker")?;
-        let (mut slots, mut shrinkers) = (Vec::new(), Vec::new());
-        for group in fixture.leaves.iter().flat_map(|group| (0..shape.each).map(move |_| group)) {
-            match &shared {
-                Some(shared) => slots.push(shared.attach(group, 0).set_up("a slot")?),
-                None => shrinkers.push(group.add_shrinker(config(), make()).set_up("a shrinker")?),
-            }
-        }
-        slots.iter().for_each(ShrinkerSlot::mark);
+        let add = |group: &memgroup::Group| group.add_shrinker(ShrinkerConfig::new("idle"), make());
+        let all = fixture.leaves.iter().flat_map(|group| (0..shape.each).map(move |_| group));
+        let shrinkers: Vec<_> = all.map(add).collect::<Result<_, _>>().set_up("a shrinker")?;
         shrinkers.iter().for_each(GroupShrinker::mark);
-        Ok(Engine { _shrinkers: (slots, shrinkers, shared), fixture, visits: 0 })
+        Ok(Engine { _shrinkers: shrinkers, fixture, visits: 0 })
     }
 
     /// One reclaim; shrinkers that cannot tell are asked for nothing.
@@ -115,27 +104,25 @@ impl Engine {
     }
 }
 
-/// The way that keeps a shrinker from going away while it is called.
+/// What keeps a shrinker from going away while it is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
-    /// None: the others are measured above it.
+    /// Nothing: what the others are measured above.
     Nothing,
     /// One read-write lock for all, tried at every group: the kernel up to 6.3.
     Lock,
-    /// Two counters for each thread and a full barrier beside each, at every group: the seed.
+    /// A read section of SRCU at every group: the seed.
     Srcu,
     /// A reference count in each shrinker, taken unless it is zero: the kernel from 6.7 on.
     Counts,
-    /// The engine's own: a hazard record names the shrinker, one for each thread.
+    /// What the engine has: a hazard record names the shrinker, one for each thread.
     Pins,
 }
 
-const LOCK: &str = "read-write lock (control)";
-const PINS: &str = "hazard records, plain walk";
 const SCHEMES: [(Scheme, &str); 5] = [
     (Scheme::Nothing, "no protection, plain walk"),
     (Scheme::Lock, LOCK),
-    (Scheme::Srcu, "SRCU-like (control)"),
+    (Scheme::Srcu, SRCU),
     (Scheme::Counts, "reference counts (control)"),
     (Scheme::Pins, PINS),
 ];
@@ -148,11 +135,27 @@ struct Listed {
 
 struct PlainGroup {
     marked: Box<[AtomicU64]>,
-    listed: Box<[&'static Listed]>,
+    listed: Box<[Listed]>,
     places: Box<[&'static Place<Box<dyn Shrinker>>]>,
 }
 
 impl PlainGroup {
+    fn build(scheme: Scheme, shrinkers: usize) -> PlainGroup {
+        let bits = |word: usize| u64::MAX >> (64 - (shrinkers - word * 64).min(64));
+        let listed = |_| Listed { references: AtomicUsize::new(1), shrinker: Box::new(idle()) };
+        // A place must never go while a thread could name it, so it is leaked.
+        let place = |_| {
+            let place: &Place<Box<dyn Shrinker>> = Box::leak(Box::new(Place::empty(&WALKS)));
+            place.put(Box::new(Box::new(idle()) as Box<dyn Shrinker>));
+            place
+        };
+        PlainGroup {
+            marked: (0..shrinkers.div_ceil(64)).map(|word| AtomicU64::new(bits(word))).collect(),
+            listed: (0..shrinkers).map(listed).collect(),
+            places: (0..if scheme == Scheme::Pins { shrinkers } else { 0 }).map(place).collect(),
+        }
+    }
+
     /// The numbers of the marked shrinkers.
     #[inline(always)]
     fn marked(&self) -> impl Iterator<Item = usize> {
@@ -168,51 +171,24 @@ impl PlainGroup {
     }
 }
 
-/// A thread's entries into walks and its exits, for each of two epochs.
-#[derive(Default)]
-struct Inside {
-    entered: [AtomicU64; 2],
-    left: [AtomicU64; 2],
-}
-
 /// Plain groups under one scheme.
 struct Plain {
     scheme: Scheme,
     groups: Vec<PlainGroup>,
     lock: CachePadded<RwLock<()>>,
-    epoch: CachePadded<AtomicUsize>,
-    inside: Box<[CachePadded<Inside>]>,
+    srcu: Srcu,
     threads: usize,
 }
 
 impl Plain {
     fn build(scheme: Scheme, shape: Shape, threads: usize) -> Plain {
-        let shared = shape.is_one_shrinker.then(|| Plain::shrinker(scheme));
-        let group = |_| {
-            let made = (0..shape.each).map(|_| shared.unwrap_or_else(|| Plain::shrinker(scheme)));
-            let (listed, places): (Vec<_>, Vec<_>) = made.unzip();
-            let bits = |word: usize| u64::MAX >> (64 - (shape.each - word * 64).min(64));
-            let marked = (0..shape.each.div_ceil(64)).map(|word| AtomicU64::new(bits(word))).collect();
-            PlainGroup { marked, listed: listed.into(), places: places.into() }
-        };
         Plain {
             scheme,
-            groups: (0..shape.groups).map(group).collect(),
+            groups: (0..shape.groups).map(|_| PlainGroup::build(scheme, shape.each)).collect(),
             lock: CachePadded::new(RwLock::new(())),
-            epoch: CachePadded::new(AtomicUsize::new(0)),
-            inside: (0..THREADS_MAX).map(|_| CachePadded::default()).collect(),
+            srcu: Srcu::new(THREADS_MAX),
             threads,
         }
-    }
-
-    /// Kept for ever: a place must not go while a thread could name it.
-    fn shrinker(scheme: Scheme) -> (&'static Listed, &'static Place<Box<dyn Shrinker>>) {
-        let place = Place::empty(&WALKS);
-        if scheme == Scheme::Pins {
-            place.put(Box::new(Box::new(idle()) as Box<dyn Shrinker>));
-        }
-        let listed = Listed { references: AtomicUsize::new(1), shrinker: Box::new(idle()) };
-        (Box::leak(Box::new(listed)), Box::leak(Box::new(place)))
     }
 
     /// One pass of a thread; how many shrinkers it called.
@@ -225,27 +201,10 @@ impl Plain {
             Scheme::Lock => {
                 groups.filter_map(|group| self.lock.try_read().ok().map(|_held| call_all(group))).sum()
             }
-            Scheme::Srcu => groups.map(|group| self.in_epoch(thread, || call_all(group))).sum(),
+            Scheme::Srcu => groups.map(|group| self.srcu.section(thread, || call_all(group))).sum(),
             Scheme::Counts => groups.map(call_counted).sum(),
             Scheme::Pins => call_pinned(groups),
         }
-    }
-
-    fn in_epoch(&self, thread: usize, walk: impl FnOnce() -> u64) -> u64 {
-        let inside = &self.inside[thread];
-        let add = |counter: &AtomicU64| {
-            // ORDERING: Relaxed, all: a thread's own counters. The fences below order them as SRCU's do: the section reads after the entry is
-            // seen, and before the exit is.
-            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        };
-        // ORDERING: as above.
-        let epoch = self.epoch.load(Ordering::Relaxed) & 1;
-        add(&inside.entered[epoch]);
-        fence(Ordering::SeqCst);
-        let called = walk();
-        fence(Ordering::SeqCst);
-        add(&inside.left[epoch]);
-        called
     }
 
     fn visit(&self, thread: usize, visits: u64) -> Result<u64> {
@@ -274,7 +233,7 @@ fn call_all(group: &PlainGroup) -> u64 {
 #[inline(always)]
 fn call_counted(group: &PlainGroup) -> u64 {
     let counted = |at: usize| {
-        let listed = group.listed[at];
+        let listed = &group.listed[at];
         let more = |references| (references > 0).then_some(references + 1);
         // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that. Nothing is read after a failure.
         listed.references.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
@@ -300,13 +259,11 @@ fn call_pinned<'g>(groups: impl Iterator<Item = &'g PlainGroup>) -> u64 {
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let [few, many] = lab.args.groups.map_or([GROUPS, GROUPS_LATER], |groups| [groups; 2]);
-    let fewer = |number: usize| if lab.args.tiny { number.min(70) } else { number };
-    let storm = |(groups, each, is_one_shrinker)| Shape { groups: fewer(groups), each, is_one_shrinker };
-    let mut shapes = [(few, 1, false), (many, 1, false), (many, 1, true)].map(storm).to_vec();
-    shapes.extend(IN_ONE.map(|each| storm((1, fewer(each), false))));
-    shapes.dedup();
-    shapes.into_iter().try_for_each(|shape| measure(lab, shape))
+    let groups = lab.args.groups.unwrap_or(if lab.args.tiny { 70 } else { GROUPS });
+    let each = if lab.args.tiny { 70 } else { IN_ONE };
+    [Shape { groups, each: 1 }, Shape { groups: 1, each }]
+        .into_iter()
+        .try_for_each(|shape| measure(lab, shape))
 }
 
 fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
@@ -324,30 +281,36 @@ fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
     let Plan { rounds, window_us } = lab.effort.windows;
     let plan = Plan { rounds: rounds.div_ceil(3), window_us: window_us.max(reclaim_us * 2) };
     let title = format!("{}: ns of a thread for a shrinker visited, median (min..p90)", shape.name());
-    let mut table = Table::new(title, ["how it is kept", "1 thread", &format!("{threads} threads"), ""]);
-    let params = json!({"groups": shape.groups, "each": shape.each, "one shrinker": shape.is_one_shrinker});
+    let mut table = Table::new(title, ["what protects it", "1 thread", &format!("{threads} threads"), ""]);
+    let params = json!({"groups": shape.groups, "each": shape.each});
     let measured = lab.compare(&mut table, "visit", params, threads, plan, &rows)?;
-    let ns: BTreeMap<&str, [Option<f64>; 2]> =
-        rows.iter().zip(&measured).map(|((name, _), both)| (*name, both.map(|one| median(one.ns)))).collect();
-    if let Some(floor) = ns[rows[0].0][0] {
-        let over = rows[1..].iter().filter_map(|(name, _)| Some((name, ns[name][0]? - floor)));
-        let over: Vec<String> = over.map(|(name, ns)| format!("{name} {}", figure(ns))).collect();
-        table.note(format!("ns over no protection, 1 thread: {}", over.join("; ")));
-    }
+    let ns = |name: &str| {
+        let row = rows.iter().position(|row| row.0 == name).expect("each scheme has a row");
+        measured[row].map(|one| median(one.ns))
+    };
+    let floor = ns(SCHEMES[0].1);
+    let over = SCHEMES[1..].iter().filter_map(|(_, name)| {
+        Some(format!(
+            "{name} {} and {}",
+            figure(ns(name)[0]? - floor[0]?),
+            figure_or_dash(Some(ns(name)[1]? - floor[1]?))
+        ))
+    });
+    let over: Vec<String> = over.collect();
+    table.note(format!("ns over no protection, 1 thread and {threads}: {}", over.join("; ")));
     lab.print(&table)?;
-    let ([one, all], are_many) = (ns[ENGINE], threads > 1);
-    let [groups, each] = [shape.groups, shape.each].map(|number| count(number as u64));
+    let (one, all) = (ns(ENGINE)[0], ns(ENGINE)[1]);
+    let name = shape.name();
     if shape.groups == 1 {
-        lab.at_most(format!("a visit with a call of count, {each} shrinkers in one group"), one, 2.0, "ns");
+        lab.at_most(format!("a visit with a call of count, {name}"), one, 2.0, "ns");
     }
-    if are_many && shape.groups == 1 {
-        let name = format!("a visit, {each} shrinkers in one group, all threads over 1");
-        lab.at_most(name, ratio(all, one), 1.25, "x");
-    } else if are_many && !shape.is_one_shrinker {
-        lab.at_most(format!("a visit, {groups} groups, all threads over 1"), ratio(all, one), 1.25, "x");
-        for (all, of) in [(all, "the engine"), (ns[PINS][1], "hazard records")] {
-            let name = format!("read-write lock over {of}, {groups} groups, all threads");
-            lab.at_least(name, ratio(ns[LOCK][1], all), 10.0, "x");
+    if threads > 1 {
+        lab.at_most(format!("a visit, {name}, all threads over 1"), ratio(all, one), 1.25, "x");
+    }
+    if threads > 1 && shape.groups > 1 {
+        for of in [ENGINE, PINS] {
+            let gain = ratio(ns(LOCK)[1], ns(of)[1]);
+            lab.at_least(format!("a visit, all threads: the lock over {of}"), gain, 10.0, "x");
         }
     }
     Ok(())
@@ -361,7 +324,7 @@ mod tests {
     fn visits_each_shrinker_once_a_pass_in_each_scheme() {
         for (scheme, name) in SCHEMES {
             for (groups, each) in [(1, 1), (1, 64), (1, 65), (1, 200), (7, 3)] {
-                let shape = Shape { groups, each, is_one_shrinker: false };
+                let shape = Shape { groups, each };
                 let plain = Plain::build(scheme, shape, 2);
                 assert_eq!([0, 1].map(|thread| plain.pass(thread)), [(groups * each) as u64; 2], "{name}");
             }
@@ -370,7 +333,7 @@ mod tests {
 
     #[test]
     fn passes_by_a_group_whose_lock_is_taken() {
-        let plain = Plain::build(Scheme::Lock, Shape { groups: 3, each: 1, is_one_shrinker: false }, 1);
+        let plain = Plain::build(Scheme::Lock, Shape { groups: 3, each: 1 }, 1);
         let held = plain.lock.write().unwrap();
         assert_eq!(plain.pass(0), 0);
         drop(held);
@@ -380,9 +343,7 @@ mod tests {
     #[test]
     fn visits_each_shrinker_at_each_priority_when_nothing_is_found() {
         let slots = SlotSource::virtual_slots(2).unwrap();
-        for is_one_shrinker in [false, true] {
-            let shape = Shape { groups: 5, each: 3, is_one_shrinker };
-            assert_eq!(Engine::build(slots, shape).unwrap().visit(1).unwrap(), 13 * 15);
-        }
+        let shape = Shape { groups: 5, each: 3 };
+        assert_eq!(Engine::build(slots, shape).unwrap().visit(1).unwrap(), 13 * 15);
     }
 }

@@ -1,0 +1,178 @@
+//! What separate trees cost: an update on the writers' side, and memory for each group and CPU.
+//!
+//! The cover letter's last experiment found updates "similar in cycles" with and without its patches. It states the memory as
+//! `groups x (sizeof(rstat_base_cpu) + sizeof(rstat_cpu) x controllers)` for each CPU. A `rstat_cpu` is the two links of a tree, 16
+//! bytes; the base's statistics are there with one tree as well. So the links are what a tree costs, and they are compared with what a
+//! tree costs here: the marks of changes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memgroup::{Config, Freshness, Reach, SlotSource, Stat, StatKey, Statistics, Subsystem};
+use memgroup_percpu::pin_virtual;
+
+use super::{CHILDREN, CPUS};
+use crate::Trees;
+use crate::harness::prelude::*;
+
+const STATS: usize = 48;
+const SUBSYSTEM: Subsystem = Subsystem { name: "measured", stats: &gauges() };
+/// A constant, as programs have it.
+const KEY: StatKey = SUBSYSTEM.key("17");
+
+/// Gauges with the names `00` to `47`.
+const fn gauges() -> [Stat; STATS] {
+    let names =
+        "000102030405060708091011121314151617181920212223242526272829303132333435363738394041424344454647";
+    let mut stats = [Stat::gauge(""); STATS];
+    let mut at = 0;
+    while at < STATS {
+        stats[at] = Stat::gauge(names.split_at(2 * at).1.split_at(2).0);
+        at += 1;
+    }
+    stats
+}
+
+/// A leaf three levels deep, and its statistics.
+struct Leaf {
+    fixture: Fixture,
+    statistics: Statistics,
+}
+
+impl Leaf {
+    fn build(trees: Trees, slots: SlotSource) -> Result<Leaf> {
+        let config = Config::with_slots(slots).separate_trees(trees == Trees::Separate);
+        let fixture = Fixture::flat(config, 1)?;
+        let statistics = fixture.hierarchy.register(SUBSYSTEM).set_up("the subsystem")?;
+        Ok(Leaf { fixture, statistics })
+    }
+
+    fn add(&self, _: usize, _: &mut usize, count: u64) -> Result<u64> {
+        // Both addresses stay in registers: a load in the loop would wait for the addition before it.
+        let (statistics, group) = (&self.statistics, &self.fixture.leaves[0]);
+        for _ in 0..count {
+            statistics.add(group, KEY, 1);
+        }
+        Ok(count)
+    }
+
+    /// Reads all values, none of which has changed.
+    fn read(&self) -> Result<()> {
+        let mut values = [0; STATS];
+        self.statistics.read(&self.fixture.leaves[0], Reach::Subtree, Freshness::Fresh, &mut values);
+        std::hint::black_box(&values);
+        Ok(())
+    }
+
+    /// The root's sum is the number of additions.
+    fn check(&self, added: u64) -> Result<()> {
+        let root = self.fixture.hierarchy.root();
+        let sum = self.statistics.get(&root, KEY, Reach::Subtree, Freshness::Fresh);
+        expect("additions in the root's statistics", sum, added as i64)
+    }
+}
+
+pub(super) fn updates(lab: &mut Lab<'_>) -> Result<()> {
+    let slots = lab.slots;
+    let build = |trees| Leaf::build(trees, slots);
+    let (unified, separate, read) =
+        (build(Trees::Unified)?, build(Trees::Separate)?, build(Trees::Separate)?);
+    // The additions to three shared words, one a level, that statistics without slots would make.
+    let shared = [const { AtomicU64::new(0) }; 3];
+    let shared = each(|| {
+        for level in &shared {
+            // ORDERING: Relaxed; a statistic orders nothing.
+            level.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let rows: [(&str, &Work<'_>); 4] = [
+        ("update, one tree (control)", &|thread, at, count| unified.add(thread, at, count)),
+        ("update, separate trees", &|thread, at, count| separate.add(thread, at, count)),
+        ("update of three shared words, no groups", &shared),
+        ("read of 48 values, none changed", &each(|| read.read())),
+    ];
+    let columns = ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""];
+    let mut table = Table::new("an update, and a fresh read that finds no change", columns);
+    let measured = lab.compare(&mut table, "call", json!({}), 2, lab.effort.windows, &rows)?;
+    unified.check(measured[0].iter().map(|one| one.ops).sum())?;
+    separate.check(measured[1].iter().map(|one| one.ops).sum())?;
+    table
+        .note("a group of depth 3. The seed: updates are \"similar in cycles\" with and without the patches");
+    lab.print(&table)?;
+    let ns = |row: usize, threads: usize| median(measured[row][threads].ns);
+    lab.at_most("an update: separate trees over one", ratio(ns(1, 0), ns(0, 0)), 1.03, "x");
+    lab.at_most("an update, 1 thread", ns(1, 0), 3.0, "ns");
+    lab.at_most("an update, 2 threads in one group", ns(1, 1), 3.0, "ns");
+    lab.at_most("a fresh read of 48 values, none changed", ns(3, 0), 30.0, "ns");
+    Ok(())
+}
+
+/// Groups and slots: the cover letter's machine with the children of its first experiment, and a server with many groups.
+const SHAPES: [(usize, usize); 2] = [(CHILDREN, CPUS), (4_000, 8)];
+/// The bytes of the links of one group and CPU in one tree of the kernel's.
+const LINK_BYTES: f64 = 16.0;
+
+pub(super) fn footprint(lab: &mut Lab<'_>) -> Result<()> {
+    let columns = ["groups x slots", "", "trees", "marks here", "the kernel's links", ""];
+    let mut table =
+        Table::new("bytes that trees take for each group and slot: memory, cpu, io and 48 more", columns);
+    for (groups, slots) in SHAPES {
+        let shape = format!("{} x {slots}", count(groups as u64));
+        for trees in Trees::BOTH {
+            let (number, marks) = marks_bytes(trees, groups, slots)?;
+            let links = LINK_BYTES * number as f64;
+            let params = json!({"slots": slots, "groups": groups});
+            let cell = lab.record(trees.name(), params).value("marks", "B", Some(marks));
+            let over = marks / links;
+            let cells = [trees.name().to_owned(), count(number as u64), cell, figure(links)];
+            table.row(&shape, cells.into_iter().chain([times(Some(over))]));
+            if trees == Trees::Separate {
+                lab.at_most(format!("marks over the kernel's links, {shape}"), Some(over), 1.0, "x");
+            }
+        }
+    }
+    table.note("like for like: both tell which groups have changed on which CPU. The kernel links each group and CPU into each tree (two pointers); here it is a bit in a set, for each tree and slot, of which 576 bytes are the least. Statistics are left out on both sides, because they take the same with one tree");
+    lab.print(&table)
+}
+
+/// The number of trees and their bytes for each group and slot, after every group changed in every subsystem on every slot.
+fn marks_bytes(trees: Trees, groups: usize, slots: usize) -> Result<(usize, f64)> {
+    let config = Config::with_slots(virtual_slots(slots)?)
+        .separate_trees(trees == Trees::Separate)
+        .groups_max(groups as u32 + 1)
+        .maintain_on_removal(false);
+    let hierarchy = hierarchy(config)?;
+    let groups = children(&hierarchy.root(), "g", groups)?;
+    let own = hierarchy.register(SUBSYSTEM).set_up("the subsystem")?;
+    let all = [hierarchy.memory(), hierarchy.cpu(), hierarchy.io(), own];
+    for slot in 0..slots {
+        let _pin = pin_virtual(slot);
+        for (group, of) in groups.iter().flat_map(|group| all.iter().map(move |of| (group, of))) {
+            of.keys().take(1).for_each(|key| of.add(group, key, 1));
+        }
+    }
+    // Subsystems that share a tree report the bytes of the same one.
+    let trees = if trees == Trees::Separate { all.len() } else { 1 };
+    let bytes: usize = all.iter().take(trees).map(|of| of.footprint().marks_bytes).sum();
+    Ok((trees, bytes as f64 / (groups.len() * slots) as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_the_marks_of_each_tree_into_account() {
+        let [one, separate] = Trees::BOTH.map(|trees| marks_bytes(trees, 20, 2).unwrap());
+        assert_eq!((one.0, separate.0), (1, 4));
+        assert!(one.1 > 0.0 && separate.1 >= 3.0 * one.1, "{one:?} {separate:?}");
+    }
+
+    #[test]
+    fn counts_an_addition_that_is_missing_as_wrong() {
+        let leaf = Leaf::build(Trees::Separate, SlotSource::virtual_slots(2).unwrap()).unwrap();
+        leaf.add(0, &mut 0, 10).unwrap();
+        leaf.check(10).unwrap();
+        assert!(matches!(leaf.check(11), Err(Error::Wrong(_))));
+    }
+}
