@@ -1,13 +1,15 @@
 //! The project's own checks, which `.ci/run` calls, and helpers of its tests: the watchdog, the corpus of inputs, and the sweep of refusals. They
-//! need no crate but the standard library.
+//! need no crate but the standard library and `serde_json`.
 //!
 //! ```text
 //! cargo run -p xtask -- lines     production lines of each crate
 //! cargo run -p xtask -- layers    imports against the orders of `layers.txt`
 //! cargo run -p xtask -- heavy     whether the workspace in `heavy/` must be checked again
+//! cargo run -p xtask -- figures   whether the pages quote the figures of `docs/figures.json`
 //! ```
 
 pub mod corpus;
+pub mod figures;
 pub mod heavy;
 pub mod layers;
 pub mod lines;

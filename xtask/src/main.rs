@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use xtask::{Result, heavy, layers, lines};
+use xtask::{Result, figures, heavy, layers, lines};
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHECK
@@ -12,7 +12,9 @@ lines           print the production lines of each crate
 layers          print each crate's order or cycles, and fail on an import against an order
 layers --list   print each import within a cycle, too
 heavy           fail if heavy/ or a public signature that it uses changed since .ci/heavy passed
-heavy --checked note that .ci/heavy passed";
+heavy --checked note that .ci/heavy passed
+figures         fail if a page quotes another figure than docs/figures.json has
+figures --write write the figures of docs/figures.json into the pages";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
@@ -49,6 +51,8 @@ fn run(root: &Path, arguments: &[&str]) -> Result<Vec<String>> {
             }
             Ok(Vec::new())
         }
+        ["figures"] => figures::check(root, false),
+        ["figures", "--write"] => figures::check(root, true),
         _ => Err(USAGE.to_owned()),
     }
 }

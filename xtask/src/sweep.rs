@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn spreads_numbers_from_the_first_to_the_last() {
-        assert_eq!(spread(0), []);
+        assert!(spread(0).is_empty());
         assert_eq!(spread(1), [1]);
         assert_eq!(spread(3), [1, 2, 3]);
         assert_eq!(spread(32), (1..=32).collect::<Vec<_>>());

@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(skip)]
     pub program: Option<PathBuf>,
     /// The least work that runs every part: shows that an experiment works; its figures mean nothing
-    #[arg(skip)]
+    #[arg(long, hide = true)]
     pub tiny: bool,
 }
 
@@ -114,6 +114,8 @@ pub enum Experiment {
     Limits,
     /// Servers: a global allocator that charges, tasks in groups, and charges that wait as futures
     Alloc,
+    /// All of the others, on a quiet machine: writes docs/figures.json, docs/figures.md and their charts
+    Figures,
 }
 
 /// The page sizes that per-CPU memory can be kept in.
@@ -197,7 +199,7 @@ impl Args {
             ("--outer", number(self.outer), "percpu"),
             ("--inner", number(self.inner), "percpu"),
             ("--groups", number(self.groups), "rstat, shrink and limits"),
-            ("--slots", number(self.slots), ""),
+            ("--slots", number(self.slots), "charge, drain, percpu, rstat, shrink, limits and alloc"),
             ("--kernel", flag(self.kernel), "percpu"),
             ("--quick", flag(self.quick), ""),
             ("--serve", self.serve.map(word), "rstat"),

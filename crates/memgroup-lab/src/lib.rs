@@ -5,6 +5,7 @@ mod args;
 mod charge;
 mod drain;
 mod error;
+mod figures;
 mod harness;
 mod limits;
 mod percpu;
@@ -55,5 +56,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         Experiment::Shrink => shrink::run(args, out),
         Experiment::Limits => limits::run(args, out),
         Experiment::Alloc => alloc::run(args, out),
+        Experiment::Figures => figures::run(args, out),
     }
 }

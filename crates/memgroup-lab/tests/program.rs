@@ -83,3 +83,27 @@ fn lists_the_experiments_and_refuses_wrong_arguments() {
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
     }
 }
+
+#[test]
+fn writes_figures_page_and_charts_under_target_in_a_short_run() {
+    let output = Command::new(PROGRAM).args(["figures", "--tiny"]).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("[7/7] alloc") && said.contains("noisy: it was a short run"), "{said}");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let read = |name: &str| std::fs::read_to_string(root.join("target/figures").join(name)).unwrap();
+    let (json, page) = (read("figures.json"), read("figures.md"));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let figures = json["figures"].as_array().unwrap();
+    assert!(figures.len() > 300, "{}", figures.len());
+    let missed: Vec<_> = figures.iter().filter(|figure| figure["met"] == false).collect();
+    let (_, slow) = page.split_once("## Where it is slow").unwrap();
+    let (slow, _) = slow.split_once("\n## ").unwrap();
+    assert_eq!(slow.matches("\n| ").count(), missed.len() + 1, "each missed goal is on the page:\n{slow}");
+    for chart in ["charge.svg", "drain.svg"] {
+        assert!(read(&format!("figures/{chart}")).starts_with("<svg"), "{chart}");
+    }
+    for seed in ["seed 000", "seed 001", "seed 002", "seed 003", "seed 004"] {
+        assert!(page.contains(&format!("**{seed}")), "no table of {seed}");
+    }
+}

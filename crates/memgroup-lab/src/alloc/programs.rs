@@ -251,7 +251,7 @@ fn resident(lab: &mut Lab<'_>, binaries: &Binaries) -> Result<()> {
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let Some(program) = lab.args.program.clone() else {
+    let Some(program) = lab.args.program.clone().filter(|_| !lab.args.tiny) else {
         return lab.paragraph(
             "\nnote: no programs with other allocators: they are built beside the program memgroup",
         );
