@@ -6,15 +6,35 @@ use std::path::Path;
 use crate::source::{files, production};
 use crate::{Result, crates, name};
 
-/// A table with the production lines of each crate, and their sum.
-pub fn table(root: &Path) -> Result<String> {
-    let (mut table, mut sum) = (String::new(), 0);
-    for folder in crates(root)? {
-        let lines: usize = files(&folder)?.iter().map(|file| count(&file.text)).sum();
-        table += &format!("{:<18} {lines:>7}\n", name(&folder));
-        sum += lines;
+/// Prints the production lines and files of each crate, and returns a fault if there are more than
+/// `most` lines.
+pub fn report(root: &Path, most: Option<usize>) -> Result<Vec<String>> {
+    let sizes = sizes(root)?;
+    let (lines, in_files) =
+        sizes.iter().fold((0, 0), |sum, (_, lines, files)| (sum.0 + lines, sum.1 + files));
+    for (name, lines, files) in &sizes {
+        println!("{name:<18} {lines:>7} lines {files:>5} files");
     }
-    Ok(table + &format!("{:<18} {sum:>7}", "sum"))
+    println!("{:<18} {lines:>7} lines {in_files:>5} files", "sum");
+    Ok(match most {
+        Some(most) if lines > most => {
+            vec![format!(
+                "{lines} production lines, where {most} are the most: remove some, or raise the number and say why"
+            )]
+        }
+        _ => Vec::new(),
+    })
+}
+
+/// The name of each crate, its production lines, and its files that have any.
+fn sizes(root: &Path) -> Result<Vec<(String, usize, usize)>> {
+    let mut sizes = Vec::new();
+    for folder in crates(root)? {
+        let counts: Vec<usize> =
+            files(&folder)?.iter().map(|file| count(&file.text)).filter(|&lines| lines > 0).collect();
+        sizes.push((name(&folder), counts.iter().sum(), counts.len()));
+    }
+    Ok(sizes)
 }
 
 fn count(source: &str) -> usize {

@@ -8,7 +8,7 @@ use xtask::{Result, figures, heavy, layers, lines};
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHECK
 
-lines           print the production lines of each crate
+lines [MOST]    print the production lines and files of each crate, and fail above MOST lines
 layers          print each crate's order or cycles, and fail on an import against an order
 layers --list   print each import within a cycle, too
 heavy           fail if heavy/ or a public signature that it uses changed since .ci/heavy passed
@@ -36,9 +36,10 @@ fn main() -> ExitCode {
 /// Runs the check that the arguments name, and returns the faults that it found.
 fn run(root: &Path, arguments: &[&str]) -> Result<Vec<String>> {
     match arguments {
-        ["lines"] => {
-            println!("{}", lines::table(root)?);
-            Ok(Vec::new())
+        ["lines", most @ ..] if most.len() < 2 => {
+            let most =
+                most.first().map(|most| most.parse().map_err(|_| format!("{most} is no number of lines")));
+            lines::report(root, most.transpose()?)
         }
         ["layers", option @ ..] if matches!(option, [] | ["--list"]) => {
             println!("{}", layers::report(root, !option.is_empty())?);

@@ -64,15 +64,15 @@ fn refuses_only_the_runaway(positions: impl Iterator<Item = usize>) {
     }
 }
 
-// Two tests, which run at the same time: each run waits for lines of progress.
 #[test]
-fn refuses_and_stops_only_the_runaway_in_every_even_start_order() {
-    refuses_only_the_runaway((0..=SMALL).step_by(2));
+fn refuses_and_stops_only_the_runaway_that_starts_first_or_last() {
+    refuses_only_the_runaway([0, SMALL].into_iter());
 }
 
 #[test]
-fn refuses_and_stops_only_the_runaway_in_every_odd_start_order() {
-    refuses_only_the_runaway((1..=SMALL).step_by(2));
+#[ignore = "each of 25 runs takes three seconds"]
+fn refuses_and_stops_only_the_runaway_in_every_start_order() {
+    refuses_only_the_runaway(0..=SMALL);
 }
 
 #[test]
