@@ -3,7 +3,6 @@
 pub(crate) mod cache;
 pub(crate) mod clock;
 pub(crate) mod fixture;
-pub(crate) mod interrupt;
 pub(crate) mod ledger;
 pub(crate) mod machine;
 pub(crate) mod os;

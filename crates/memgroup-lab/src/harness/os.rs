@@ -1,6 +1,6 @@
 //! Everything the lab asks of the CPU and the kernel directly: ticks, pinning, switch counts, mappings.
 //!
-//! Unsafe code of the lab is in this file, `trace.rs`, `interrupt.rs` and `workers.rs`; each function is safe to call.
+//! Unsafe code of the lab is in this file, `trace.rs`, `sqlite.rs` and `workers.rs`; each function is safe to call.
 //!
 //! - I1. A [`Mapping`] owns exactly the pages it mapped, and unmaps them once.
 
@@ -161,12 +161,6 @@ impl Mapping {
             return Err(system(&format!("map {bytes} bytes")));
         }
         Ok(Mapping { start: start.cast(), bytes })
-    }
-
-    /// The addresses it covers.
-    #[cfg(test)]
-    pub(crate) fn range(&self) -> std::ops::Range<usize> {
-        self.start.addr()..self.start.addr() + self.bytes
     }
 
     /// Writes one byte at `offset`, which backs its page.

@@ -4,7 +4,6 @@ pub(crate) use serde_json::json;
 
 pub(crate) use super::clock::{self, Clock, Stopwatch};
 pub(crate) use super::fixture::*;
-pub(crate) use super::interrupt::{Watch, send_to_self};
 pub(crate) use super::machine::virtual_slots;
 pub(crate) use super::os::{self, *};
 pub(crate) use super::random::Random;

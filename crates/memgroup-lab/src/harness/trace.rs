@@ -36,7 +36,6 @@ mod here {
     use std::sync::atomic::{AtomicI64, AtomicU8, Ordering, compiler_fence};
 
     use super::Traced;
-    use crate::harness::interrupt::exchange;
     use crate::harness::prelude::*;
 
     const ALLOW: u8 = 0;
@@ -59,7 +58,7 @@ mod here {
         action.sa_sigaction = on_sigsys as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         // SAFETY: the handler is async-signal-safe (I2).
-        let previous = unsafe { exchange(libc::SIGSYS, &action) }?;
+        let previous = unsafe { exchange(&action) }?;
         let traced = match dispatch(true) {
             Err(_) => {
                 code();
@@ -74,8 +73,22 @@ mod here {
             }
         };
         // SAFETY: the action was there before.
-        unsafe { exchange(libc::SIGSYS, &previous) }?;
+        unsafe { exchange(&previous) }?;
         traced
+    }
+
+    /// Sets the action for the signal, and returns the one before.
+    ///
+    /// # Safety
+    /// The handler must be safe in a signal.
+    unsafe fn exchange(wanted: &libc::sigaction) -> Result<libc::sigaction> {
+        // SAFETY: a sigaction is integers and an optional function, for which all-zero bytes are a value.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: both structs are live; the caller vouches for the handler.
+        match unsafe { libc::sigaction(libc::SIGSYS, wanted, &mut before) } {
+            0 => Ok(before),
+            _ => Err(system("handle the signal of a system call")),
+        }
     }
 
     fn bracket(code: impl FnOnce()) {

@@ -1,148 +1,65 @@
-//! The cost of having groups: making and removing one among many, adding to a statistic, the charge pair.
+//! What records that can move cost: making and removing a group among many, adding to a statistic through a handle, and what a charging
+//! thread pays while another one has memory moved and given back.
 //!
-//! An access reads the place of the record and stands in a section meanwhile, so that records can move. Measured beside: the same
-//! where they must not move, and the least that a machine needs for the additions.
+//! An access reads where the record is, in a read section, so that the record can move. Its controls are the same where nothing moves, and
+//! a bare word of the slot.
 //!
-//! - I1. The sums are the additions, and nothing is left charged; else the run ends with an error.
+//! - I1. The sums are the additions and nothing is left charged, otherwise the run ends with an error.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memgroup::{Freshness, Reach, StatKey, Statistics};
+use memgroup::{Freshness, Reach, StatKey};
 use memgroup_percpu::PerCpu;
 
-use super::Calls;
 use super::groups::{Groups, Member, Mode, Plan};
-use super::kernel::Kernel;
 use super::script::Script;
 use crate::harness::prelude::*;
 
-/// Calls of making and removing that are timed, for each of the effort's calls.
-const PAIRS_A_CALL: usize = 10;
+/// The statistic that is added to.
 const STATISTIC: usize = 100;
-/// Microseconds to make and to remove one memory cgroup, on the machine on which Linux 6.18 was measured for this
-/// project: it stands in where the running kernel is not asked.
-const KERNEL_PAIR_US: f64 = 150.0;
-/// The compared modes: nothing moves, and everything may.
+/// Nothing moves, and everything may.
 const COMPARED: [Mode; 2] = [Mode::Kept, Mode::Relocated];
 
-/// Times making and removing one group while the script's groups are there.
-pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan, kernel: Option<&Kernel>) -> Result<()> {
+/// Makes a group and removes another one, drawn from the script's groups, all of which were used on every slot.
+pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
     let there = count(script.groups() as u64);
-    let title = format!("making and removing one group beside {there} others");
-    let mut table = Table::new(title, Calls::COLUMNS);
-    let mut row = |lab: &mut Lab<'_>, variant: &str, name: &str, call: &'static str, calls: Calls| {
-        table.row(format!("{name}: {call}"), calls.cells());
-        let params = |of: &str| json!({"groups": script.groups(), "of": of});
-        lab.record(variant, params("each call")).summary(call, "us", Some(calls.us));
-        lab.record(variant, params("all calls, mean")).value(call, "us", Some(calls.mean_us));
-    };
+    let title = format!("making a group and removing another one of {there}: us");
+    let columns = ["", "create: p50", "p99", "max", "remove: p50", "p99", "max"];
+    let mut table = Table::new(title, columns);
     for mode in COMPARED {
-        let timed = time_groups(lab, script, Plan { mode, ..plan })?;
-        let slower = timed[2].1.us.median.max(timed[3].1.us.median);
-        for (call, calls) in timed {
-            row(lab, mode.name(), mode.name(), call, calls);
-        }
-        if mode == Mode::Relocated {
-            let name = format!("making and removing a group beside {there}, median");
-            lab.at_most(name, Some(slower), 5.0, "us");
-        }
-    }
-    let cleared = time_clearing(lab, plan)?;
-    row(lab, "no group", "no group", "clearing its records' bytes on all slots", cleared);
-    let mut note = format!(
-        "Linux takes about {} us to make and remove a memory cgroup on one machine; --kernel measures it on this one",
-        figure(KERNEL_PAIR_US)
-    );
-    if let Some(kernel) = kernel {
-        let release = format!("Linux {}", kernel.release);
-        row(lab, "kernel", &release, "mkdir", kernel.mkdir);
-        row(lab, "kernel", &release, "rmdir", kernel.rmdir);
-        let both = kernel.mkdir.us.median + kernel.rmdir.us.median;
-        note = format!("Linux takes {} us for both (medians)", figure(both));
-    }
-    table.note(note);
-    table.note("of all others: the removed group is drawn from those that are there, all of which were used on every slot; its records wait for the next group, so no memory goes back here. A new group has a stock word; the records of its statistics are found and cleared when it is first charged or added to. Removals that give much memory back stand above, under \"what a removal took\"");
-    lab.print(&table)
-}
-
-/// The calls that are timed, in their order.
-const CALLS: [&str; 4] = ["create", "remove", "create and remove", "the same, of all others"];
-
-/// Microseconds of creations, removals, both, and both where the removed group is another than the new one.
-fn time_groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<Vec<(&'static str, Calls)>> {
-    let mut groups = Groups::new(plan)?;
-    let mut others =
-        script.names().map(|(name, _)| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
-    let (calls, mut random) = (lab.effort.calls * PAIRS_A_CALL, Random::new(lab.random.next()));
-    let watch = lab.clock.stopwatch();
-    let mut us = CALLS.map(|_| Vec::with_capacity(calls));
-    lab.workers.run_one(|| {
-        for call in 0..calls {
-            let name = format!("new_{call}");
-            let (create, member) = watch.time(|| groups.create(&name));
-            let member = member?;
-            let (remove, removed) = watch.time(|| member.remove());
-            removed?;
-            for (us, ns) in us.iter_mut().zip([create, remove, create + remove]) {
-                us.push(ns / 1e3);
+        let mut groups = Groups::new(Plan { mode, ..plan })?;
+        let mut others =
+            script.names().map(|(name, _)| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
+        let (mut random, watch) = (Random::new(lab.random.next()), lab.clock.stopwatch());
+        let mut times = [Vec::new(), Vec::new()];
+        lab.workers.run_one(|| {
+            for call in 0..lab.effort.calls * 10 {
+                let drawn = (random.next() % others.len() as u64) as usize;
+                let (ns, new) = watch.time(|| groups.create(&format!("new_{call}")));
+                let another = std::mem::replace(&mut others[drawn], new?);
+                times[0].push(ns);
+                let (ns, removed) = watch.time(|| another.remove());
+                removed?;
+                times[1].push(ns);
             }
+            Ok::<(), Error>(())
+        })?;
+        others.into_iter().try_for_each(Member::remove)?;
+        groups.maintain();
+        groups.check_gone()?;
+        let mut cells = Vec::new();
+        let quantiles = times.map(Quantiles::of);
+        for (call, quantiles) in ["create", "remove"].into_iter().zip(quantiles) {
+            let params = json!({"call": call, "groups": script.groups()});
+            cells.extend(lab.record(mode.name(), params).quantiles(quantiles, 1e3));
         }
-        for call in 0..calls {
-            let name = format!("another_{call}");
-            let drawn = (random.next() % others.len() as u64) as usize;
-            let (ns, done) = watch.time(|| {
-                let new = groups.create(&name)?;
-                std::mem::replace(&mut others[drawn], new).remove()
-            });
-            done?;
-            us[3].push(ns / 1e3);
+        table.row(mode.name(), cells);
+        if let (Mode::Relocated, [Some(create), Some(remove)]) = (mode, quantiles) {
+            let us = (create.p50 + remove.p50) / 1e3;
+            lab.at_most(format!("making and removing a group beside {there}, p50"), Some(us), 5.0, "us");
         }
-        Ok::<(), Error>(())
-    })?;
-    others.into_iter().try_for_each(Member::remove)?;
-    groups.maintain();
-    groups.check_gone()?;
-    CALLS.into_iter().zip(&us).map(|(call, us)| Ok((call, Calls::of(us)?))).collect()
-}
-
-/// Times the least work of a group that is used: as many bytes as its records have on all slots are cleared, in one piece.
-fn time_clearing(lab: &Lab<'_>, plan: Plan) -> Result<Calls> {
-    let mut bytes = vec![1_u8; plan.record_bytes() as usize * plan.slots.slots()];
-    let watch = lab.clock.stopwatch();
-    let mut clear = || watch.time(|| std::hint::black_box(&mut bytes).fill(0)).0 / 1e3;
-    Calls::of(&(0..lab.effort.calls * PAIRS_A_CALL).map(|_| clear()).collect::<Vec<f64>>())
-}
-
-/// Measures adding to a statistic and the charge pair, on the machine's slots, where records may move and where not.
-pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<()> {
-    let (slots, plan) = (lab.slots, Plan { slots: lab.slots, groups: 1, ..plan });
-    let [kept, relocated] = COMPARED.map(|mode| Leaf::build(Plan { mode, ..plan }));
-    let (kept, relocated) = (kept?, relocated?);
-    let (words, word) = (PerCpu::<AtomicU64>::new(slots.slots()), AtomicU64::new(0));
-    // ORDERING: Relaxed, both; a statistic orders nothing.
-    let slotted = each(|| Ok(words.get(slots.current()).fetch_add(1, Ordering::Relaxed)));
-    let bare = each(|| Ok(word.fetch_add(1, Ordering::Relaxed)));
-    let [name_kept, name_relocated] = COMPARED.map(Mode::name);
-    let columns = ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""];
-    let mut table = Table::new("using a group's record through its handle", columns);
-    let measured = {
-        let rows: [(&str, &Work<'_>); 6] = [
-            (&format!("add to a statistic, {name_kept}"), &|_, _, count| kept.add(count)),
-            (&format!("add to a statistic, {name_relocated}"), &|_, _, count| relocated.add(count)),
-            ("an addition to the slot's word, no group", &slotted),
-            ("a bare addition to one word", &bare),
-            (&format!("charge pair, depth 3, {name_kept}"), &each(|| kept.member.pair())),
-            (&format!("charge pair, depth 3, {name_relocated}"), &each(|| relocated.member.pair())),
-        ];
-        lab.compare(&mut table, "access", json!({}), 2, lab.effort.windows, &rows)?
-    };
-    let added = |row: usize| measured[row].iter().map(|one| one.ops).sum();
-    kept.check(added(0))?;
-    relocated.check(added(1))?;
-    table.note("every access stands in a section, so that a record is given back only after its last reader, whether records may move or not; nothing is moved while this is measured");
-    let one_thread = |row: usize| median(measured[row][0].ns);
-    lab.at_most("adding to a statistic through a handle, 1 thread", one_thread(1), 3.5, "ns");
-    lab.at_most("charge pair, depth 3, relocation possible", one_thread(5), 6.0, "ns");
+    }
+    table.note("a new group has a stock word; the records of its statistics are made when it is first charged or added to");
     lab.print(&table)
 }
 
@@ -150,6 +67,7 @@ pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<()> {
 struct Leaf {
     groups: Groups,
     member: Member,
+    key: StatKey,
 }
 
 impl Leaf {
@@ -157,44 +75,183 @@ impl Leaf {
         let mut groups = Groups::new(plan)?;
         let member = groups.create("leaf")?;
         limit(&member.group, FAR_BYTES)?;
-        Ok(Leaf { groups, member })
-    }
-
-    fn statistic(&self) -> Result<(&Statistics, StatKey)> {
-        let key = |of: &Statistics| of.keys().nth(STATISTIC);
-        let found = self.member.statistics.as_ref().and_then(|of| Some((of, key(of)?)));
-        found.ok_or("none").or_wrong("a registered statistic")
+        let key = member.statistics.keys().nth(STATISTIC).ok_or("none").or_wrong("a registered statistic")?;
+        Ok(Leaf { groups, member, key })
     }
 
     fn add(&self, count: u64) -> Result<u64> {
-        let (statistics, key) = self.statistic()?;
         for _ in 0..count {
-            statistics.add(&self.member.group, key, 1);
+            self.member.statistics.add(&self.member.group, self.key, 1);
         }
         Ok(count)
     }
 
     /// The sum is the additions (I1), and nothing is left.
     fn check(self, added: u64) -> Result<()> {
-        let (statistics, key) = self.statistic()?;
-        let sum = statistics.get(&self.member.group, key, Reach::Local, Freshness::Fresh);
+        let sum = self.member.statistics.get(&self.member.group, self.key, Reach::Local, Freshness::Fresh);
         expect(format_args!("additions, {}", self.groups.plan.mode.name()), sum, added as i64)?;
         self.member.remove()?;
         self.groups.check_gone()
     }
 }
 
+pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<()> {
+    let (slots, plan) = (lab.slots, Plan { slots: lab.slots, groups: 1, ..plan });
+    let [kept, relocated] = COMPARED.map(|mode| Leaf::build(Plan { mode, ..plan }));
+    let (kept, relocated) = (kept?, relocated?);
+    let words = PerCpu::<AtomicU64>::new(slots.slots());
+    // ORDERING: Relaxed; a statistic orders nothing.
+    let slotted = each(|| Ok(words.get(slots.current()).fetch_add(1, Ordering::Relaxed)));
+    let columns = ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""];
+    let mut table = Table::new("using a group's record through its handle", columns);
+    let measured = {
+        let rows: [(&str, &Work<'_>); 4] = [
+            ("add to a statistic, nothing moves", &|_, _, count| kept.add(count)),
+            ("add to a statistic, records may move", &|_, _, count| relocated.add(count)),
+            ("an addition to the slot's word, no group", &slotted),
+            ("charge pair, depth 3, records may move", &each(|| relocated.member.pair())),
+        ];
+        lab.compare(&mut table, "access", json!({}), 2, lab.effort.windows, &rows)?
+    };
+    let added = |row: usize| measured[row].iter().map(|one| one.ops).sum();
+    kept.check(added(0))?;
+    relocated.check(added(1))?;
+    lab.print(&table)?;
+    let one_thread = |row: usize| median(measured[row][0].ns);
+    lab.at_most("adding to a statistic through a handle, 1 thread", one_thread(1), 3.5, "ns");
+    lab.at_most("charge pair, depth 3, records may move", one_thread(3), 6.0, "ns");
+    Ok(())
+}
+
+/// What another CPU does beside a charging thread.
+const BESIDE: [(&str, Option<Mode>, bool); 4] = [
+    ("a thread that computes (control)", None, false),
+    ("groups come and go, nothing goes back (control)", Some(Mode::Kept), false),
+    ("the same, removals give back", Some(Mode::Relocated), false),
+    ("the same, maintain after each cycle", Some(Mode::Relocated), true),
+];
+/// Groups that come in a cycle, and those of them that go.
+const COME: usize = 100;
+const GO: usize = 90;
+/// Pairs and additions that are timed together.
+const BATCH: u64 = 64;
+
+/// A thread charges and adds to one group, while groups of the same hierarchy come and go on another CPU and maintenance moves records and
+/// gives pages back: the charged group's among them.
+pub(super) fn beside_maintenance(lab: &mut Lab<'_>, plan: Plan) -> Result<()> {
+    let (blocks, cycles) = lab.pick((1, 2), (5, 20), (15, 40));
+    let mut found = BESIDE.map(|_| (Blocks::default(), Vec::new(), 0.0));
+    lab.in_turns(blocks, BESIDE.len(), |lab, case| {
+        let (_, mode, maintains) = BESIDE[case];
+        let mode = mode.unwrap_or(Mode::Kept);
+        let leaf = Leaf::build(Plan { mode, slots: lab.slots, groups: COME * (cycles + 1), ..plan })?;
+        let (batches, added) = charge_beside(lab, &leaf, BESIDE[case].1.is_some(), maintains, cycles)?;
+        let done = leaf.groups.hierarchy.maintained();
+        // Otherwise the row would not measure what it is called.
+        ensure(!maintains || (done.moved_bytes > 0 && done.depopulated_bytes > 0), || {
+            format!("maintenance moved {} bytes and gave {} back", done.moved_bytes, done.depopulated_bytes)
+        })?;
+        leaf.check(added)?;
+        let (times, means, moved) = &mut found[case];
+        means.push(batches.iter().sum::<f64>() / batches.len() as f64);
+        times.push(batches);
+        *moved += done.moved_bytes as f64;
+        Ok(())
+    })?;
+    let columns = ["on the other CPU", "ns: p50", "p99", "max", "mean", "moved kB"];
+    let mut table =
+        Table::new("a charge pair and an addition on one CPU, by what goes on on another", columns);
+    for ((name, ..), (times, means, moved)) in BESIDE.into_iter().zip(&found) {
+        let mut row = lab.record(name, json!({"call": "pair and addition"}));
+        row.value("max", "ns", times.max());
+        let [p50, p99] = [("p50", times.p50()), ("p99", times.p99())].map(|(metric, ns)| {
+            row.summary(metric, "ns", ns);
+            figure_or_dash(median(ns))
+        });
+        row.summary("mean", "ns", Summary::of(means));
+        let moved = kib(*moved as u64 / blocks as u64);
+        table.row(name, [p50, p99, figure_or_dash(times.max()), figure_or_dash(median_of(means)), moved]);
+    }
+    table.note(format!("each figure is of {BATCH} pairs with an addition, timed together and divided. A cycle makes {COME} groups, uses them and removes {GO}. Moved: in a run of {cycles} cycles"));
+    lab.print(&table)?;
+    let mean = |case: usize| median_of(&found[case].1);
+    lab.at_most(
+        "a pair beside maintenance, mean over beside the same without",
+        ratio(mean(3), mean(1)),
+        1.1,
+        "x",
+    );
+    Ok(())
+}
+
+/// The nanoseconds of a pair and an addition, for each batch, and how many additions there were.
+fn charge_beside(
+    lab: &Lab<'_>,
+    leaf: &Leaf,
+    churns: bool,
+    maintains: bool,
+    cycles: usize,
+) -> Result<(Vec<f64>, u64)> {
+    let (done, watch) = (AtomicBool::new(false), lab.clock.stopwatch());
+    let cycle_ticks = lab.clock.ticks_per_us() * 500;
+    let churn = || {
+        let mut staying = std::collections::VecDeque::new();
+        for cycle in 0..cycles {
+            if !churns {
+                let until = clock::now() + cycle_ticks;
+                while clock::now() < until {
+                    std::hint::spin_loop();
+                }
+                continue;
+            }
+            let make = |number| -> Result<Member> {
+                let member = leaf.groups.create_beside(&format!("beside{cycle}_{number}"))?;
+                member.used().for_each(|key| member.statistics.add(&member.group, key, 1));
+                member.pair()?;
+                Ok(member)
+            };
+            let made = (0..COME).map(make).collect::<Result<Vec<_>>>()?;
+            for (number, member) in made.into_iter().enumerate() {
+                if number < GO { member.remove()? } else { staying.push_back(member) }
+            }
+            if maintains {
+                leaf.groups.maintain();
+            }
+        }
+        staying.into_iter().try_for_each(Member::remove)
+    };
+    let parts = lab.workers.try_run(2, |thread| {
+        let (mut batches, mut added) = (Vec::new(), 0);
+        if thread == 1 {
+            let churned = churn();
+            // ORDERING: Relaxed, both; the flag alone is handed over.
+            done.store(true, Ordering::Relaxed);
+            churned?;
+        }
+        while thread == 0 && !done.load(Ordering::Relaxed) {
+            let (ns, worked) = watch.time(|| {
+                (0..BATCH).try_for_each(|_| leaf.member.pair().and_then(|()| leaf.add(1).map(drop)))
+            });
+            worked?;
+            batches.push(ns / BATCH as f64);
+            added += BATCH;
+        }
+        Ok((batches, added))
+    })?;
+    parts.into_iter().next().ok_or("none").or_wrong("two workers")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Error;
-    use crate::Page;
+    use crate::{Error, Page};
     use memgroup_percpu::SlotSource;
 
     #[test]
     fn fails_when_an_addition_is_missing_from_the_sum() {
         let built = || {
-            let leaf = Leaf::build(Plan::new(Mode::Relocated, Page::K4, SlotSource::detect(), 1)).unwrap();
+            let (mode, page, slots) = (Mode::Relocated, Page::K4, SlotSource::detect());
+            let leaf = Leaf::build(Plan { mode, page, slots, groups: 1 }).unwrap();
             leaf.add(1000).unwrap();
             (0..1000).for_each(|_| leaf.member.pair().unwrap());
             leaf

@@ -1,22 +1,16 @@
-//! Per-CPU memory that goes back (seed 001): the script that makes eleven thousand groups and removes ten of eleven.
+//! Per-CPU memory that goes back (seed 001): the cover letter's script, which makes eleven thousand groups and removes ten of eleven.
 
-mod churn;
 mod costs;
 mod groups;
-mod kernel;
-mod resident;
 mod script;
-mod tables;
+mod sizes;
 
 use std::fs;
 use std::io::Write;
-use std::time::Duration;
-
-use memgroup_percpu::SlotSource;
+use std::process::{Command, Stdio};
 
 use self::groups::{Mode, Plan};
-use self::kernel::Kernel;
-use self::script::{Played, Script, play};
+use self::script::{BURSTS, Played, Script, Stage, churn, play};
 use crate::harness::prelude::*;
 use crate::{Args, Page};
 
@@ -40,221 +34,369 @@ const SEED: Seed = Seed {
         SeedFigure::new("POWER9: 10 of 11 removed", "kB", 118_272.0, 119_040.0),
     ],
 };
-
 /// The script of the seed's machines.
 const SEED_SCRIPT: Script = Script { outer: 1_000, inner: 10 };
+/// The most slots by default. The letter does not say how many CPUs its author's machine had; 16 is what we infer from the memory of its groups.
+const SLOTS_DEFAULT_MAX: usize = 16;
+/// The goal for the memory over its records, at the peak and maintained, and during churn.
+const OVER_NEEDED_MOST: f64 = 1.1;
+const CHURN_OVER_NEEDED_MOST: f64 = 1.3;
 
-/// One run of the script in the cover letter or a reply to it, in kB.
+/// One run of the script in kB: of the seed's machines, or of the running kernel.
 #[derive(Debug, Clone, PartialEq)]
-struct Letter {
+struct Kernel {
     name: String,
     start: f64,
     created: f64,
-    /// Ten seconds after the removal, in which the kernel gave back its empty pages.
+    /// Seconds after the removal, in which the kernel gave back its empty pages.
     maintained: f64,
 }
 
-/// The six runs, each machine without the patches and with them.
-fn letters() -> Vec<Letter> {
+impl Kernel {
+    fn percent(&self) -> f64 {
+        100.0 * self.maintained / self.created
+    }
+}
+
+/// The six runs of the letter and the reply: each machine without the patches and with them.
+fn letters() -> Vec<Kernel> {
     let mut letters = Vec::new();
     for (machine, figures) in ["x86", "Intel", "POWER9"].into_iter().zip(SEED.figures.chunks_exact(3)) {
         let [before, after] = [|figure: &SeedFigure| figure.before, |figure: &SeedFigure| figure.after];
         for (side, of) in [("unpatched", before), ("patched", after)] {
             if let [Some(start), Some(created), Some(maintained)] = [0, 1, 2].map(|at| of(&figures[at])) {
-                letters.push(Letter { name: format!("seed, {machine}, {side}"), start, created, maintained });
+                letters.push(Kernel { name: format!("seed, {machine}, {side}"), start, created, maintained });
             }
         }
     }
     letters
 }
 
-/// The kernel's share of its peak with one group of `1 + inner` left, where the seed's thread gives it, by bytes of a page.
-fn seed_kept_percent(inner: usize, page_bytes: u64) -> Option<f64> {
-    match (inner, page_bytes >> 10) {
-        (10, 4) => Some(100.0 * 135_552.0 / 481_408.0),
-        (10, 64) => Some(100.0),
-        // From the discussion of the fourth version.
-        (50, 64) => Some(100.0 * 278_784.0 / 532_736.0),
-        _ => None,
-    }
-}
-
-/// As many slots as the machine of the seed's author had CPUs.
-const SLOTS_DEFAULT_MAX: usize = 16;
-/// Groups beside each that stays in the thread's other run of the script, in which POWER9 gave some memory back.
-const INNER_MANY: usize = 50;
-
-/// Calls that were timed one by one: beside the usual figures the mean and the longest, in which a few slow calls show.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Calls {
-    us: Summary,
-    mean_us: f64,
-    longest_us: f64,
-}
-
-impl Calls {
-    const COLUMNS: [&str; 7] = ["us", "median", "min", "p90", "mean", "longest", "calls"];
-
-    /// An error when there was no call.
-    fn of(times_us: &[f64]) -> Result<Calls> {
-        let us = Summary::of(times_us).ok_or("there was none").or_wrong("the timed calls")?;
-        let mean_us = times_us.iter().sum::<f64>() / times_us.len() as f64;
-        let longest_us = times_us.iter().copied().fold(us.p90, f64::max);
-        Ok(Calls { us, mean_us, longest_us })
-    }
-
-    /// Cells of a table with [`Calls::COLUMNS`].
-    fn cells(&self) -> impl Iterator<Item = String> {
-        let Calls { us, mean_us, longest_us } = *self;
-        let times = [us.median, us.min, us.p90, mean_us, longest_us].map(figure);
-        times.into_iter().chain([count(us.count as u64)])
-    }
-}
-
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
-    let machine = SlotSource::detect();
     let script = Script { outer: args.outer(), inner: args.inner() };
-    let fewer = args.pick(script.outer.div_ceil(5), script.outer.div_ceil(5), script.outer);
-    let many = Script { outer: fewer, inner: INNER_MANY };
     // The script visits every slot, which only virtual ones allow.
-    let slots = virtual_slots(args.slots.unwrap_or_else(|| machine.slots().min(SLOTS_DEFAULT_MAX)))?;
-    let plan = Plan::new(Mode::Kept, args.page.unwrap_or(Page::K4), slots, script.groups());
-    let others = [Page::K16, Page::K64, Page::M2].map(|page| Plan { page, ..plan });
-    let others = if args.page.is_some() { &[][..] } else { &others[..] };
-    refuse_what_does_not_fit(plan, others, script, many)?;
+    let machine = memgroup_percpu::SlotSource::detect().slots();
+    let slots = virtual_slots(args.slots.unwrap_or(machine.min(SLOTS_DEFAULT_MAX)))?;
+    let pages = args.page.map_or_else(|| vec![Page::K4, Page::K16, Page::K64, Page::M2], |page| vec![page]);
+    let plan = Plan { mode: Mode::Kept, page: pages[0], slots, groups: script.groups() };
+    refuse_what_does_not_fit(plan, script)?;
 
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
-    tables::words(&mut lab)?;
-    let kernel = against_kernel(&mut lab, script)?;
-    let (played, running) = (play_all(&mut lab, script, plan)?, kernel.as_ref());
-    tables::systems(&mut lab, &played, running)?;
-    tables::chart(&mut lab, &played, running)?;
-    tables::books(&mut lab, &played)?;
-    let deferred = play(script, Plan { mode: Mode::Relocated, on_removal: false, ..plan })?;
-    tables::upkeep(&mut lab, &played, &deferred)?;
-    let bare = play_all(&mut lab, script, Plan { statistics: 0, ..plan })?;
-    tables::bare_records(&mut lab, &bare)?;
-    by_page(&mut lab, played, others)?;
-    if script.inner != INNER_MANY {
-        let played = play_all(&mut lab, many, Plan { groups: many.groups(), ..plan })?;
-        by_page(&mut lab, played, others)?;
+    lab.paragraph("stages: start, before any group; created, all groups are there; removed, only those that stay are there, and removals have given memory back by themselves; maintained, after an explicit call of maintain (the kernel: seconds later); at rest, no group is left and all is maintained")?;
+    let kernel = if args.kernel { running_kernel(&mut lab, script)? } else { None };
+    let mut played = Vec::new();
+    for &page in &pages {
+        let modes = Mode::ALL.into_iter().map(|(mode, _)| play(script, Plan { mode, page, ..plan }));
+        played.push(modes.collect::<Result<Vec<_>>>()?);
     }
-    churn::run(&mut lab, script, plan)?;
-    // The page size at which the kernel's rules lose their gain.
-    if let Some(&plan) = others.iter().find(|plan| plan.page == Page::K16) {
-        churn::run(&mut lab, script, plan)?;
-    }
-    costs::groups(&mut lab, script, plan, kernel.as_ref())?;
+    systems(&mut lab, &played[0], kernel.as_ref())?;
+    chart(&mut lab, &played, kernel.as_ref())?;
+    by_page(&mut lab, &played)?;
+    upkeep(&mut lab, &played[0])?;
+    steady_churn(&mut lab, script, plan)?;
+    sizes::run(&mut lab, script, slots)?;
+    costs::groups(&mut lab, script, plan)?;
     costs::accesses(&mut lab, plan)?;
+    costs::beside_maintenance(&mut lab, plan)?;
     lab.close()
 }
 
-/// Plays the other page sizes too, holds all to the goals and shows them in one table.
-fn by_page(lab: &mut Lab<'_>, played: Vec<Played>, others: &[Plan]) -> Result<()> {
-    let (script, groups) = (played[0].script, played[0].plan.groups);
-    let mut pages = vec![played];
-    for &plan in others {
-        pages.push(play_all(lab, script, Plan { groups, ..plan })?);
-    }
-    pages.iter().flatten().for_each(|one| tables::add_goals(lab, one));
-    tables::pages(lab, &pages)
-}
-
-/// The script in every mode, the control first.
-fn play_all(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<Vec<Played>> {
-    let all = Mode::ALL.into_iter().map(|(mode, _)| play(script, Plan { mode, ..plan }));
-    let all = all.collect::<Result<Vec<_>>>()?;
-    all.iter().for_each(|played| tables::add_rows(lab, played));
-    Ok(all)
-}
-
-/// The script against the running kernel, if that was asked for and is possible.
-fn against_kernel(lab: &mut Lab<'_>, script: Script) -> Result<Option<Kernel>> {
-    if !lab.args.kernel {
-        return Ok(None);
-    }
-    let waits: &[u64] = lab.pick(&[0], &[2], &[2, 10]);
-    let waits: Vec<Duration> = waits.iter().copied().map(Duration::from_secs).collect();
-    let kernel = kernel::run(script, &waits)?;
-    match &kernel {
-        Ok(kernel) => tables::kernel(lab, script, kernel)?,
-        Err(why) => lab.say(&format!("\nnote: the kernel's figures are missing: {why}"))?,
-    }
-    Ok(kernel.ok())
-}
-
-/// Refuses scripts with records that would fill the machine, before they are played. One is played at a time and gives its
-/// memory back, except some pages that hold the root's records.
-fn refuse_what_does_not_fit(plan: Plan, others: &[Plan], script: Script, many: Script) -> Result<()> {
+/// Refuses scripts whose records would fill the machine. One script is played at a time, and its memory goes back.
+fn refuse_what_does_not_fit(plan: Plan, script: Script) -> Result<()> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let Some(available) = meminfo_kb(&meminfo, "MemAvailable:").map(|kb| kb << 10) else { return Ok(()) };
-    let groups = many.groups().max(script.groups());
-    let bytes = most_bytes(plan, others, groups) + kept_bytes(others, script, many);
-    let allowed = available / 4 * 3;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kb = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    // Half as much again for chunks that are not full, and 16 KiB a group for what it has beside the slots.
+    let bytes = plan.needed_bytes(script.groups()) / 2 * 3 + ((script.groups() as u64) << 14);
+    let allowed = kb.map_or(u64::MAX, |kb| (kb << 10) / 4 * 3);
     if bytes <= allowed {
         return Ok(());
     }
-    let fits = (script.outer as u64 * allowed / bytes).max(1);
-    let (slots, bytes, available) =
-        (counted(plan.slots.slots() as u64, "slot"), bytes >> 20, available >> 20);
+    let (fits, slots) =
+        ((script.outer as u64 * allowed / bytes).max(1), counted(plan.slots.slots() as u64, "slot"));
     Err(Error::Argument(format!(
-        "use {groups} groups on {slots}: their records and statistics, and the places of all that were played, take up to {bytes} MiB, three quarters of the available {available} MiB may be used; --outer {fits} would do, or fewer slots"
+        "use {} groups on {slots}: they take up to {} MiB, and three quarters of the available memory are {} MiB; use --outer {fits} or fewer slots",
+        script.groups(),
+        bytes >> 20,
+        allowed >> 20
     )))
 }
 
-/// The most bytes of one script of so many groups: records with half as much again for chunks, statistics on the heap, and the pages that
-/// earlier hierarchies keep.
-fn most_bytes(plan: Plan, others: &[Plan], groups: usize) -> u64 {
-    const HIERARCHIES_A_PAGE_SIZE: u64 = 12;
-    let slots = plan.slots.slots();
-    let pages: u64 = others.iter().chain([&plan]).map(|plan| plan.page.bytes()).sum();
-    let statistics = groups as u64 * plan.bytes_beside();
-    plan.needed_bytes(groups, slots) / 2 * 3 + statistics + HIERARCHIES_A_PAGE_SIZE * pages * slots as u64
+/// Plays the script against the running kernel; none if it cannot be done, which is said.
+fn running_kernel(lab: &mut Lab<'_>, script: Script) -> Result<Option<Kernel>> {
+    let seconds = lab.pick(0, 2, 10).to_string();
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            include_str!("kernel.sh"),
+            "memgroup-lab",
+            &script.outer.to_string(),
+            &script.inner.to_string(),
+            &seconds,
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(Error::system("start a shell"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let kb: Option<Vec<f64>> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| line.parse().ok()).collect();
+    let kb = kb.filter(|kb| output.status.success() && kb.len() == 4);
+    let Some(kb) = kb else {
+        let why = said.lines().last().unwrap_or("the script ended early");
+        lab.paragraph(&format!("\nnote: the kernel's figures are missing: {why}"))?;
+        return Ok(None);
+    };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    // What was there before and what stays afterwards are not the groups'.
+    let kernel = Kernel {
+        name: format!("Linux {}", release.trim()),
+        start: kb[0].min(kb[3]),
+        created: kb[1],
+        maintained: kb[2],
+    };
+    for (stage, kb) in
+        [("start", kernel.start), ("created", kernel.created), ("maintained", kernel.maintained)]
+    {
+        lab.record("the running kernel", json!({"stage": stage})).value(
+            "populated",
+            "bytes",
+            Some(kb * 1024.0),
+        );
+    }
+    Ok(Some(kernel))
 }
 
-/// Bytes that all scripts leave on the heap: a place for each group of each kind of hierarchy, which the process keeps.
-fn kept_bytes(others: &[Plan], script: Script, many: Script) -> u64 {
-    const PLACE_BYTES: u64 = 1536;
-    let (modes, pages) = (Mode::ALL.len(), 1 + others.len());
-    // The script and the one with many beside each, at each page size; the one without maintenance in removals; churn at two page sizes.
-    let groups = (modes * pages + 1) * script.groups()
-        + modes * pages * many.groups()
-        + modes * pages.min(2) * (script.groups() + churn::BURSTS * script.outer);
-    groups as u64 * PLACE_BYTES
+/// The memory of the seed's machines, the running kernel and our modes, in kB.
+fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Result<()> {
+    let (script, plan) = (played[0].script, played[0].plan);
+    let title = format!(
+        "the script: {} groups created, 1 of {} left; ours on {}, pages of {}, {} bytes a group and slot",
+        count(script.groups() as u64),
+        1 + script.inner,
+        counted(plan.slots.slots() as u64, "slot"),
+        plan.page.name(),
+        count(Plan::RECORD_BYTES)
+    );
+    let columns = [
+        "kB",
+        "start",
+        "created",
+        "removed",
+        "maintained",
+        "at rest",
+        "by itself, %",
+        "maintained, %",
+        "x needed",
+    ];
+    let mut table = Table::new(title, columns);
+    for kernel in letters().iter().chain(kernel) {
+        let [start, created, maintained] = [kernel.start, kernel.created, kernel.maintained].map(figure);
+        let percent = figure(kernel.percent());
+        table.row(
+            kernel.name.clone(),
+            [start, created, dash(), maintained, dash(), percent.clone(), percent, dash()],
+        );
+    }
+    for one in played {
+        let kb = Stage::ALL.map(|(stage, name)| {
+            let params = json!({"page": plan.page.name(), "stage": name});
+            let mut row = lab.record(one.plan.mode.name(), params);
+            row.value("populated", "bytes", Some(one.at(stage).populated_bytes as f64));
+            row.value("beside the slots", "bytes", Some(one.at(stage).beside_bytes as f64));
+            kib(one.at(stage).populated_bytes)
+        });
+        let shares = [Stage::Removed, Stage::Maintained].map(|stage| figure(one.percent_of_peak(stage)));
+        let needed = figure(one.at(Stage::Maintained).over_needed());
+        table.row(one.plan.mode.name(), kb.into_iter().chain(shares).chain([needed]));
+        if one.plan.mode == Mode::Relocated {
+            let kb =
+                Stage::ALL.map(|(stage, _)| kib(one.at(stage).populated_bytes + one.at(stage).beside_bytes));
+            let shares = [Stage::Removed, Stage::Maintained].map(|stage| {
+                let params = json!({"page": plan.page.name(), "stage": stage.name()});
+                lab.record("relocation and base words", params).value(
+                    "kept",
+                    "%",
+                    Some(one.percent_with_beside(stage)),
+                )
+            });
+            table.row("relocation and base words", kb.into_iter().chain(shares).chain([dash()]));
+        }
+    }
+    table.note(format!(
+        "percent of each one's own peak, at least {} while every group keeps a record on each slot. By itself: what removals give back without a call; the kernel's thread does it by itself. No depopulation is the control. Base words: with the flushed values and base words of each group, which lie beside the slots and take the same whatever their number; as much as they may take. The kernel's figures are Percpu: of /proc/meminfo, with all other per-CPU memory. The letter names neither CPUs nor bytes of a group: 2,700 bytes a CPU are ours, if it had 16",
+        figure(script.limit_percent())
+    ));
+    if script != SEED_SCRIPT {
+        table.note("the seed's rows are of its own script: 11,000 groups created, 1 of 11 left");
+    }
+    if kernel.is_none() {
+        table.note("--kernel adds the running kernel");
+    }
+    lab.print(&table)?;
+    if let [_, _, relocated, demoted] = played {
+        let peak = relocated.at(Stage::Created).over_needed();
+        lab.at_most("peak over needed", Some(peak), OVER_NEEDED_MOST, "x");
+        let limit = (script.limit_percent() * 100.0).floor() / 100.0;
+        let left = demoted.percent_of_peak(Stage::Maintained);
+        lab.at_most("kept with cold demotion, of the peak", Some(left), limit, "%");
+    }
+    Ok(())
 }
 
-/// kB that a line of the text of `/proc/meminfo` says.
-fn meminfo_kb(text: &str, line: &str) -> Option<u64> {
-    let line = text.lines().find_map(|one| one.strip_prefix(line))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+/// The kept memory as bars, for pages as the seed's machines had them.
+fn chart(lab: &mut Lab<'_>, by_page: &[Vec<Played>], kernel: Option<&Kernel>) -> Result<()> {
+    let limit = by_page[0][0].script.limit_percent();
+    let title = format!(
+        "kept, % of each one's own peak; {MARK} marks {} %: the records left, on all slots",
+        figure(limit)
+    );
+    let mut table = Table::new(title, ["pages", "", "", "%"]);
+    for played in by_page
+        .iter()
+        .filter(|played| matches!(played[0].plan.page, Page::K4 | Page::K64) || by_page.len() == 1)
+    {
+        let page = played[0].plan.page;
+        let mut bar = |name: String, percent: f64| {
+            table.row(page.name(), [format!("{name:<26}"), bar(percent, limit), figure(percent)]);
+        };
+        let machine = if page == Page::K64 { "POWER9" } else { "x86" };
+        let same_page = |kernel: &&Kernel| page != Page::K64 || kernel.name.contains("POWER9");
+        let patched =
+            letters().into_iter().filter(|letter| letter.name == format!("seed, {machine}, patched"));
+        patched.for_each(|letter| bar(letter.name.clone(), letter.percent()));
+        kernel
+            .iter()
+            .filter(|kernel| same_page(kernel))
+            .for_each(|kernel| bar(kernel.name.clone(), kernel.percent()));
+        for one in played.iter().filter(|one| one.plan.mode != Mode::Kept) {
+            for (stage, how) in [(Stage::Removed, "by itself"), (Stage::Maintained, "maintained")] {
+                bar(format!("{}, {how}", one.plan.mode.name()), one.percent_of_peak(stage));
+            }
+        }
+    }
+    lab.print(&table)
+}
+
+/// Stands in place of a bar's cell, or of the space behind it.
+const MARK: char = '│';
+const BAR_COLUMNS: usize = 50;
+/// A column in eighths, from none on.
+const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+
+/// A bar of so many percent of the longest, with a mark in the column in which a bar of `mark_percent` would end.
+fn bar(percent: f64, mark_percent: f64) -> String {
+    let eighths = (percent.clamp(0.0, 100.0) / 100.0 * (BAR_COLUMNS * 8) as f64).round() as usize;
+    // A small figure is drawn as the least that can be seen.
+    let eighths = if percent > 0.0 { eighths.max(1) } else { 0 };
+    let drawn = "█".repeat(eighths / 8) + EIGHTHS[eighths % 8];
+    let at = ((mark_percent / 100.0 * BAR_COLUMNS as f64) as usize).min(BAR_COLUMNS - 1);
+    let cells = drawn.chars().chain(std::iter::repeat(' ')).take(BAR_COLUMNS).enumerate();
+    cells.map(|(column, cell)| if column == at { MARK } else { cell }).collect()
+}
+
+/// What is kept for every page size, by itself and maintained.
+fn by_page(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<()> {
+    let columns = [
+        "% of peak",
+        "the kernel",
+        "depopulation: by itself",
+        "maintained",
+        "relocation: by itself",
+        "maintained",
+        "moved kB",
+    ];
+    let mut table = Table::new("the same script by page size", columns);
+    for played in by_page {
+        let page = played[0].plan.page;
+        let kernel = match page {
+            Page::K4 => letters().get(1).map(Kernel::percent),
+            Page::K64 => letters().get(5).map(Kernel::percent),
+            _ => None,
+        };
+        let mut cells = vec![figure_or_dash(kernel)];
+        for one in &played[1..3] {
+            for (stage, name) in [(Stage::Removed, "removed"), (Stage::Maintained, "maintained")] {
+                let params = json!({"page": page.name(), "stage": name});
+                cells.push(lab.record(one.plan.mode.name(), params).value(
+                    "kept",
+                    "%",
+                    Some(one.percent_of_peak(stage)),
+                ));
+            }
+        }
+        let relocated = &played[2];
+        cells.push(kib(relocated.at(Stage::AtRest).moved_bytes));
+        table.row(format!("pages of {}", page.name()), cells);
+        let name = format!("kept over needed with relocation, pages of {}", page.name());
+        lab.at_most(name, Some(relocated.at(Stage::Maintained).over_needed()), OVER_NEEDED_MOST, "x");
+    }
+    table.note("the kernel: the seed's patched x86 and POWER9. A page that is larger than the system's own is imitated: memory is backed and given back in pieces of that size. Each kind of record takes whole pages on each slot, which is most of what is left with pages of 2 MiB. Moved: in all, by removals too");
+    lab.print(&table)
+}
+
+/// What giving back takes, of the removals and of the call.
+fn upkeep(lab: &mut Lab<'_>, played: &[Played]) -> Result<()> {
+    let columns = ["", "us a removal: p50", "p99", "max", "mean", "maintain, ms", "gave back kB", "moved kB"];
+    let mut table = Table::new(
+        "what giving back takes: removals with the part that they do themselves, then maintain",
+        columns,
+    );
+    for one in played {
+        let quantiles = Quantiles::of(one.removals.clone());
+        let mean = one.removals.iter().sum::<f64>() / one.removals.len() as f64;
+        let mut row = lab.record(one.plan.mode.name(), json!({"call": "removal"}));
+        let mut cells = row.quantiles(quantiles, 1e3).to_vec();
+        cells.push(row.us("mean", Some(mean)));
+        let took = one.upkeep.took.as_secs_f64() * 1e3;
+        let mut row = lab.record(one.plan.mode.name(), json!({"call": "maintain"}));
+        cells.push(row.value("maintain", "ms", Some(took)));
+        cells.extend([kib(one.upkeep.depopulated_bytes), kib(one.upkeep.moved_bytes)]);
+        table.row(one.plan.mode.name(), cells);
+    }
+    table.note("maintain: until a pass finds no more to do. The largest removals include what the machine did beside them");
+    lab.print(&table)
+}
+
+fn steady_churn(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
+    let [new, gone] = [script.outer, script.outer * 9 / 10].map(|groups| count(groups as u64));
+    let title =
+        format!("steady churn: {BURSTS} bursts of {new} groups, {gone} of all removed at random after each");
+    let mut table = Table::new(title, ["x needed, after burst", "0", "1", "2", "3", "4", "5", "6", "7", "8"]);
+    for mode in [Mode::Depopulated, Mode::Relocated] {
+        let looks = churn(script, Plan { mode, ..plan }, &mut lab.random)?;
+        let worst = looks.iter().map(|look| look.over_needed()).reduce(f64::max);
+        lab.record(mode.name(), json!({"page": plan.page.name()})).value(
+            "churn, worst over needed",
+            "x",
+            worst,
+        );
+        table.row(mode.name(), looks.iter().map(|look| figure(look.over_needed())));
+        if mode == Mode::Relocated {
+            lab.at_most("steady churn, worst over needed", worst, CHURN_OVER_NEEDED_MOST, "x");
+        }
+    }
+    table.note("maintained after each burst; 0: before the first. The kernel gives pages of a chunk back only while a quarter of it is empty, so a simulation of its rules loses most of the gain within a few bursts");
+    lab.print(&table)
 }
 
 #[cfg(test)]
 mod tests {
+    use memgroup_percpu::SlotSource;
+
     use super::*;
 
     #[test]
     fn refuses_records_that_would_fill_the_machine() {
         let (script, slots) = (Script { outer: 20_000, inner: 49 }, SlotSource::virtual_slots(4096).unwrap());
-        let plan = Plan::new(Mode::Kept, Page::K4, slots, script.groups());
-        let error = refuse_what_does_not_fit(plan, &[], script, Script { outer: 1, inner: 50 }).unwrap_err();
+        let plan = Plan { mode: Mode::Kept, page: Page::K4, slots, groups: script.groups() };
+        let error = refuse_what_does_not_fit(plan, script).unwrap_err();
         assert!(error.is_usage());
         let text = error.to_string();
         assert!(
-            text.starts_with("use 1000000 groups on 4,096 slots: their records and statistics, and the places of all that were played, take up to 158")
+            text.starts_with("use 1000000 groups on 4,096 slots: they take up to 1585")
                 && text.contains("--outer "),
             "{text}"
         );
-    }
-
-    #[test]
-    fn shows_one_slow_call_in_the_mean_and_the_longest() {
-        let mut times = vec![1.0; 99];
-        times.push(10_001.0);
-        let calls = Calls::of(&times).unwrap();
-        assert_eq!((calls.us.median, calls.us.p90, calls.mean_us), (1.0, 1.0, 101.0));
-        assert_eq!(calls.cells().collect::<Vec<_>>(), ["1.00", "1.00", "1.00", "101", "10,001", "100"]);
-        assert!(Calls::of(&[]).is_err());
     }
 
     #[test]
@@ -262,15 +404,35 @@ mod tests {
         let letters = letters();
         assert_eq!(letters.len(), 6);
         let name = "seed, x86, patched".to_owned();
-        assert_eq!(letters[1], Letter { name, start: 7_488.0, created: 481_408.0, maintained: 135_552.0 });
-        assert_eq!((letters[4].start, letters[5].maintained), (5_888.0, 119_040.0));
+        assert_eq!(letters[1], Kernel { name, start: 7_488.0, created: 481_408.0, maintained: 135_552.0 });
+        assert!((letters[1].percent() - 28.2).abs() < 0.05);
+        assert_eq!((letters[4].start, letters[5].percent()), (5_888.0, 100.0));
     }
 
     #[test]
-    fn has_the_seeds_shares_of_the_peak() {
-        assert_eq!(seed_kept_percent(10, 64 << 10), Some(100.0));
-        assert!((seed_kept_percent(10, 4 << 10).unwrap() - 28.2).abs() < 0.05);
-        assert!((seed_kept_percent(50, 64 << 10).unwrap() - 52.3).abs() < 0.05);
-        assert_eq!(seed_kept_percent(50, 4 << 10), None);
+    fn draws_bars_as_long_as_their_figures_with_a_mark() {
+        let full = |percent| bar(percent, 30.0).matches('█').count();
+        assert_eq!([100.0, 50.0, 9.1, 0.0].map(full), [49, 24, 4, 0]);
+        for percent in [0.0, 9.1, 50.0, 100.0, 130.0] {
+            assert_eq!(bar(percent, 30.0).chars().count(), BAR_COLUMNS);
+        }
+        let at = |percent| bar(0.0, percent).chars().position(|cell| cell == MARK);
+        assert_eq!([0.0, 9.09, 50.0, 100.0].map(at), [0, 4, 25, 49].map(Some));
+        assert_eq!(bar(0.01, 50.0).chars().next(), Some('▏'));
+    }
+
+    #[test]
+    fn plays_the_script_against_this_kernel_or_says_why_not() {
+        let output = Command::new("sh")
+            .args(["-c", include_str!("kernel.sh"), "memgroup-lab", "3", "2", "0"])
+            .output()
+            .unwrap();
+        let (lines, said) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if output.status.success() {
+            assert_eq!(lines.lines().filter(|line| line.parse::<f64>().is_ok()).count(), 4, "{lines}");
+        } else {
+            assert!(!said.trim().is_empty(), "a script that failed says why");
+        }
     }
 }
