@@ -407,14 +407,10 @@ fn share(none: Summary, exact: Summary, stock: Summary) -> String {
     let [without, with] = [exact, stock].map(|kind| kind.median - none.median);
     let costs = format!("accounting costs {without:.0} ns a fault without stock, {with:.0} with");
     match share_removed([none, exact, stock]) {
-        Removal::NoCost => "the cost of accounting is lost in the noise of the faults".to_owned(),
-        Removal::NoShare(_) => format!("{costs}; the share that the stock removes is lost in the noise"),
-        Removal::Clear(Share { removed, error }) => {
-            format!(
-                "{costs}: the stock removes {:.0} % (standard error {:.0} %)",
-                removed * 100.0,
-                error * 100.0
-            )
+        None => "the share of the accounting's cost that the stock removes is lost in the noise".to_owned(),
+        Some((removed, error)) => {
+            let [removed, error] = [removed, error].map(|share| share * 100.0);
+            format!("{costs}: the stock removes {removed:.0} % (standard error {error:.0} %)")
         }
     }
 }

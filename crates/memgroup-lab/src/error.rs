@@ -8,12 +8,14 @@ use std::path::PathBuf;
 ///
 /// A figure that misses its goal is not an error: it is printed as missed. An error is a bad argument, a machine
 /// that refused something, or a **wrong result**: bytes that do not add up after a measurement.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument that makes no experiment; the text names it and the allowed values.
+    #[error("{0}")]
     Argument(String),
     /// The JSON file could not be written.
+    #[error("write the JSON file {}: {source}", path.display())]
     Json {
         /// The file that was asked for.
         path: PathBuf,
@@ -21,8 +23,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The report could not be printed.
-    Output(io::Error),
+    #[error("print the report: {0}")]
+    Output(#[source] io::Error),
     /// The system refused something the experiment needs.
+    #[error("{what}: {source}")]
     System {
         /// The refused action, as in "failed to ...".
         what: String,
@@ -30,8 +34,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The engine refused to build the groups of an experiment; the text names the group and the reason.
+    #[error("set up the groups: {0}")]
     Setup(String),
     /// A measurement ended with bytes or counts that do not add up: the figures of the run are worthless.
+    #[error("get a right result: {0}")]
     Wrong(String),
 }
 
@@ -83,26 +89,4 @@ pub(crate) fn expect<T: PartialEq + fmt::Debug>(what: impl fmt::Display, found: 
 /// Ends the run with a wrong result unless `right` holds.
 pub(crate) fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<()> {
     if right { Ok(()) } else { Err(Error::Wrong(wrong())) }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Argument(text) => write!(f, "{text}"),
-            Error::Json { path, source } => write!(f, "write the JSON file {}: {source}", path.display()),
-            Error::Output(source) => write!(f, "print the report: {source}"),
-            Error::System { what, source } => write!(f, "{what}: {source}"),
-            Error::Setup(text) => write!(f, "set up the groups: {text}"),
-            Error::Wrong(text) => write!(f, "get a right result: {text}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Json { source, .. } | Error::Output(source) | Error::System { source, .. } => Some(source),
-            Error::Argument(_) | Error::Setup(_) | Error::Wrong(_) => None,
-        }
-    }
 }

@@ -138,43 +138,18 @@ impl Samples {
     }
 }
 
-/// The effect of a mechanism on a cost.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Removal {
-    /// The cost does not stand clear of the noise.
-    NoCost,
-    /// The cost stands clear; the removed share of it does not: its error is wide, or it is negative within its error.
-    NoShare(Share),
-    /// A share worth reading. A negative one stands clear of its error: the mechanism adds to the cost.
-    Clear(Share),
-}
-
-/// 1 when all of a cost goes, 0 when nothing; with its standard error.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Share {
-    pub(crate) removed: f64,
-    pub(crate) error: f64,
-}
-
-/// The share of a cost that a mechanism removes. All three medians have errors. The cost must exceed three standard errors of its
-/// difference, and the share's own error must be at most a sixth.
+/// The share of a cost that a mechanism removes, with its standard error: 1 when all of it goes. All three medians have errors, so there is
+/// none where the cost is within three standard errors of its difference, or the share's own error is above a sixth.
 ///
 /// The medians are those without the cost, without the mechanism, and with it.
-pub(crate) fn share_removed(medians: [Summary; 3]) -> Removal {
-    /// With more, even a half could not be told from nothing or all.
-    const SHARE_ERROR_MOST: f64 = 1.0 / 6.0;
+pub(crate) fn share_removed(medians: [Summary; 3]) -> Option<(f64, f64)> {
     let [base, without, with] = medians.map(Summary::median_error);
     let [without_cost, without_mechanism, with_mechanism] = medians.map(|of| of.median);
     let cost = without_mechanism - without_cost;
-    if cost <= 3.0 * base.hypot(without) {
-        return Removal::NoCost;
-    }
     let removed = (without_mechanism - with_mechanism) / cost;
     // To first order, of (without - with) / (without - base).
     let error = ((1.0 - removed) * without).hypot(with).hypot(removed * base) / cost;
-    let share = Share { removed, error };
-    let lost_in_error = error > SHARE_ERROR_MOST || (removed < 0.0 && -removed <= 3.0 * error);
-    if lost_in_error { Removal::NoShare(share) } else { Removal::Clear(share) }
+    (cost > 3.0 * base.hypot(without) && error <= 1.0 / 6.0).then_some((removed, error))
 }
 
 #[cfg(test)]
@@ -206,40 +181,20 @@ mod tests {
     fn has_a_share_of_one_when_the_whole_cost_goes() {
         let steady = |median| Summary { median, min: median, p90: median, count: 100 };
         let share = |with| share_removed([steady(100.0), steady(200.0), steady(with)]);
-        let exact = |removed| Removal::Clear(Share { removed, error: 0.0 });
-        assert_eq!([100.0, 150.0, 200.0].map(share), [1.0, 0.5, 0.0].map(exact));
-        assert_eq!(share(220.0), exact(-0.2), "what adds to the cost beyond doubt is not hidden");
-        assert_eq!(share_removed([steady(100.0), steady(100.0), steady(90.0)]), Removal::NoCost);
+        assert_eq!([100.0, 150.0, 200.0].map(share), [1.0, 0.5, 0.0].map(|removed| Some((removed, 0.0))));
+        assert_eq!(share(220.0), Some((-0.2, 0.0)), "what adds to the cost beyond doubt is not hidden");
+        assert_eq!(share_removed([steady(100.0), steady(100.0), steady(90.0)]), None);
     }
 
     #[test]
     fn has_no_share_of_a_cost_within_the_noise() {
         let noisy = |median, count| Summary { median, min: median, p90: median + 1281.6, count };
         assert!((noisy(100.0, 100).median_error() - 125.33).abs() < 1e-9);
-        assert_eq!(share_removed([noisy(100.0, 100), noisy(600.0, 100), noisy(300.0, 100)]), Removal::NoCost);
-        let Removal::Clear(share) = share_removed([noisy(100.0, 900), noisy(600.0, 900), noisy(300.0, 900)])
-        else {
-            panic!("a cost of twelve standard errors has a share");
-        };
+        assert_eq!(share_removed([noisy(100.0, 100), noisy(600.0, 100), noisy(300.0, 100)]), None);
+        let share = share_removed([noisy(100.0, 900), noisy(600.0, 900), noisy(300.0, 900)]);
         // Each median strays by 41.8: sqrt(0.4^2 + 1 + 0.6^2) of that, over a cost of 500.
-        assert!((share.removed - 0.6).abs() < 1e-9 && (share.error - 0.103).abs() < 1e-3, "{share:?}");
-    }
-
-    #[test]
-    fn loses_a_share_that_is_wide_or_negative_within_error() {
-        // Medians that stray by `error` each.
-        let of = |median: f64, error: f64| {
-            let p90 = median + error * 10.0 * 1.2816 / 1.2533;
-            Summary { median, min: median, p90, count: 100 }
-        };
-        // 22 ns without the mechanism, 29 with it, and a mechanism with windows that vary: 33 % "added", of anything.
-        let removal = share_removed([of(2000.0, 5.0), of(2022.0, 5.0), of(2029.0, 20.0)]);
-        assert!(matches!(removal, Removal::NoShare(share) if share.removed < 0.0), "{removal:?}");
-        let wide = share_removed([of(2000.0, 5.0), of(2050.0, 5.0), of(2020.0, 20.0)]);
-        assert!(matches!(wide, Removal::NoShare(share) if share.removed > 0.5), "{wide:?}");
-        let adds = |with| share_removed([of(2000.0, 1.0), of(2050.0, 1.0), of(with, 1.0)]);
-        assert!(matches!(adds(2052.0), Removal::NoShare(_)), "{:?}", adds(2052.0));
-        assert!(matches!(adds(2070.0), Removal::Clear(share) if share.removed < 0.0), "{:?}", adds(2070.0));
+        let (removed, error) = share.expect("a cost of twelve standard errors has a share");
+        assert!((removed - 0.6).abs() < 1e-9 && (error - 0.103).abs() < 1e-3, "{removed} {error}");
     }
 
     #[test]
