@@ -1,12 +1,14 @@
-//! The cost of counting: statements through the VFS `memgroup` and without it, and samples of memory by kind.
+//! The cost of counting: statements through the VFS `memgroup` and without it, and samples of
+//! memory by kind.
 //!
 //! ```text
 //! cargo run --release -p memgroup-sqlite --example counting [-- ROUNDS]
 //! ```
 //!
-//! Both connections of a comparison are tenants of one process, one opened with `vfs=memgroup` and one with
-//! `vfs=unix`. They take turns within every round, and the order turns too; a ratio is the median of the rounds'
-//! ratios. The control is the same comparison with both without it: its difference from 1 is the noise.
+//! Both connections of a comparison are tenants of one process, one opened with `vfs=memgroup` and
+//! one with `vfs=unix`. They take turns within every round, and the order turns too; a ratio is the
+//! median of the rounds' ratios. The control is the same comparison with both without it: its
+//! difference from 1 is the noise.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,7 +20,8 @@ type Failure = Box<dyn std::error::Error>;
 
 const ROWS: u64 = 8_000;
 
-/// A workload: its name, the settings of its connections, its statement, and how many of them a round has.
+/// A workload: its name, the settings of its connections, its statement, and how many of them a
+/// round has.
 struct Workload {
     name: &'static str,
     settings: &'static str,
@@ -81,8 +84,8 @@ fn compare_files(tenant: &Group, rounds: usize) -> Result<(), Failure> {
         let mut samples = [const { Vec::new() }; 3];
         for round in 0..rounds {
             for turn in 0..3 {
-                // The places of a connection's memory and its file's pages matter more than the VFS: both are new each
-                // time.
+                // The places of a connection's memory and its file's pages matter more than the
+                // VFS: both are new each time.
                 let (at, file) = ((round + turn) % 3, (round / 3 + turn) % 3);
                 let conn = open(tenant, &dir.path().join(file.to_string()), VARIANTS[at], workload)?;
                 samples[at].push(time(&conn, workload, round as u64)?);

@@ -1,4 +1,5 @@
-//! The page cache against SQLite's own, method by method, and in scans of a table that does not fit.
+//! The page cache against SQLite's own, method by method, and in scans of a table that does not
+//! fit.
 //!
 //! ```text
 //! cargo run --release -p memgroup-sqlite --example page_cache [-- --rounds N]
@@ -9,8 +10,8 @@
 //! - *hit*: a page is fetched and unpinned again, in random order, with so many pages cached.
 //! - *miss*: the same, and another page has to be recycled.
 //! - *filling*: a new page is created and freed.
-//! - *scan*: a statement reads a table ten times as large as the cache; the figure is for a page. Each cache has a process of its own,
-//!   because SQLite is configured once.
+//! - *scan*: a statement reads a table ten times as large as the cache; the figure is for a page.
+//!   Each cache has a process of its own, because SQLite is configured once.
 
 #![allow(unsafe_code)]
 
@@ -97,7 +98,8 @@ fn succeeded(action: &str, code: c_int) -> Result<(), Failure> {
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(format!("failed to {action}: code {code}").into()) }
 }
 
-/// Measures both in turn, SQLite's own where the argument is true, round after round; prints medians and the median ratio.
+/// Measures both in turn, SQLite's own where the argument is true, round after round; prints
+/// medians and the median ratio.
 fn compare(name: &str, rounds: usize, measure: impl Fn(bool) -> Result<f64, Failure>) -> Result<(), Failure> {
     let (mut of_theirs, mut of_ours) = (Vec::new(), Vec::new());
     for round in 0..rounds {

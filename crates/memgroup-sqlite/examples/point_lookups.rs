@@ -1,17 +1,20 @@
-//! Point look-ups in SQLite with three allocators: memgroup, SQLite's own with its memory statistics, and SQLite's own without.
+//! Point look-ups in SQLite with three allocators: memgroup, SQLite's own with its memory
+//! statistics, and SQLite's own without.
 //!
 //! ```text
 //! cargo run --release -p memgroup-sqlite --example point_lookups [-- --rounds N] [--lookups N]
 //! ```
 //!
-//! SQLite can be configured once per process, so each measurement is a process of its own; the variants take turns
-//! within every round, and the order turns too. Every connection is in serialized mode and its pages are cached; every
-//! thread has its own connection and database file (and, under memgroup, its own group under a common parent).
+//! SQLite can be configured once per process, so each measurement is a process of its own; the
+//! variants take turns within every round, and the order turns too. Every connection is in
+//! serialized mode and its pages are cached; every thread has its own connection and database file
+//! (and, under memgroup, its own group under a common parent).
 //!
-//! Three kinds of look-up: a short row with the statement kept (`kept`), or prepared anew each time (`prepared`), as a
-//! server does that is sent SQL; and a row with two kilobytes of text (`document`). The first two find all they need in
-//! the connection's lookaside and never ask the allocator: memgroup's cost there is entering the group, and SQLite's
-//! statistics cost nothing. The third asks the allocator each time.
+//! Three kinds of look-up: a short row with the statement kept (`kept`), or prepared anew each time
+//! (`prepared`), as a server does that is sent SQL; and a row with two kilobytes of text
+//! (`document`). The first two find all they need in the connection's lookaside and never ask the
+//! allocator: memgroup's cost there is entering the group, and SQLite's statistics cost nothing.
+//! The third asks the allocator each time.
 
 #![allow(unsafe_code)]
 
@@ -112,7 +115,8 @@ fn compare(rounds: u64, lookups: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints one row. A ratio is the median of the ratios within the rounds, so a disturbance of a whole round cancels.
+/// Prints one row. A ratio is the median of the ratios within the rounds, so a disturbance of a
+/// whole round cancels.
 fn print_row(kind: &str, threads: usize, clock: &str, samples: &[Vec<f64>; VARIANTS.len()]) {
     print!("{kind:<10}{threads:<9}{clock:<6}");
     for sample in samples {
@@ -162,7 +166,8 @@ fn fill(path: &Path) -> Result<(), Failure> {
 /// Keeps the file locked between look-ups, so that a look-up makes no system calls.
 const EXCLUSIVE: &str = "PRAGMA locking_mode = EXCLUSIVE";
 
-/// Nanoseconds of one look-up: wall time and CPU time. Other load hardly changes the second; only the first includes waiting for a mutex.
+/// Nanoseconds of one look-up: wall time and CPU time. Other load hardly changes the second; only
+/// the first includes waiting for a mutex.
 #[derive(Clone, Copy)]
 struct Spent {
     wall_ns: f64,
@@ -201,7 +206,8 @@ impl Lookups {
         Ok(lookups)
     }
 
-    /// Runs `work`. Under memgroup this enters and leaves the group, which is part of the measurement.
+    /// Runs `work`. Under memgroup this enters and leaves the group, which is part of the
+    /// measurement.
     fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Failure> {
         match self {
             Lookups::Tenant(conn) => Ok(conn.run(work)?),

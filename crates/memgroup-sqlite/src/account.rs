@@ -1,4 +1,5 @@
-//! The account: the installed hierarchy, the group charged by default, and the statistics that this crate adds to.
+//! The account: the installed hierarchy, the group charged by default, and the statistics that this
+//! crate adds to.
 //!
 //! ```text
 //!   alloc, pcache ── charge ────────▶ the current group, or the unattributed one
@@ -6,18 +7,19 @@
 //!   gauges, tenant ─ memory.add ────▶ `memory` statistics of the connection's group
 //! ```
 //!
-//! The *current group* is the group of the innermost scope on this thread ([`memgroup::scope`]), if the scope belongs to the installed
-//! hierarchy.
+//! The *current group* is the group of the innermost scope on this thread ([`memgroup::scope`]), if
+//! the scope belongs to the installed hierarchy.
 //!
-//! - I1. Without a current group, memory and I/O count for the unattributed group.
-//! - I2. `count_io` may run inside SQLite, under its mutexes and file locks. It is an addition to a statistic
-//!   ([`memgroup::Statistics::add`]).
+//! - I1. Without a current group, memory and I/O are counted for the unattributed group.
+//! - I2. `count_io` may run inside SQLite, under its mutexes and file locks. It only adds to a
+//!   statistic ([`memgroup::Statistics::add`]).
 
 use std::sync::OnceLock;
 
 use memgroup::{Charge, ChargeError, Group, Hierarchy, StatKey, Statistics};
 
-/// The account of this process. [`install`](crate::install) sets it once, before SQLite can allocate.
+/// The account of this process. [`install`](crate::install) sets it once, before SQLite can
+/// allocate.
 pub(crate) static ACCOUNT: OnceLock<Account> = OnceLock::new();
 
 /// The hierarchy of all owners of memory, and the group charged when no group is current.
@@ -59,7 +61,7 @@ pub(crate) fn count_io(deltas: &[(StatKey, u64)]) {
     }
 }
 
-/// Whether `group` belongs to `hierarchy`.
+/// Returns whether `group` belongs to `hierarchy`.
 pub(crate) fn belongs(hierarchy: &Hierarchy, group: &Group) -> bool {
     std::iter::successors(Some(group.clone()), Group::parent).last() == Some(hierarchy.root())
 }

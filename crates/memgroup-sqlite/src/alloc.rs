@@ -6,17 +6,20 @@
 //!          ── xFree ────▶ uncharge the owner in the header, on any thread ──▶ free
 //! ```
 //!
-//! - I1. For each group, the bytes charged through this file == Σ `charged_bytes` over its live blocks. A block is charged before it is
-//!   requested from the system, and uncharged if the system has none. It is uncharged before it is freed.
+//! - I1. For each group, the bytes charged through this file == Σ `charged_bytes` over its live
+//!   blocks. A block is charged before it is requested from the system, and uncharged if the system
+//!   has none. A block is uncharged before it is freed.
 //! - I2. The owner of a block never changes.
-//! - I3. No method sleeps for a throttle or waits for memory that is in use: the thread may hold SQLite's mutexes or a file lock. A charge
-//!   that fits calls no shrinker and no hook. A charge that meets a full counter may take the engine's locks and wait for another thread's
-//!   shrinker call. The engine may then allocate, and run shrinkers and kill hooks on this thread. A charge that still does not fit is refused,
-//!   and SQLite gets a null pointer (SQLITE_NOMEM).
-//! - I4. No panic leaves this file: every path returns, and `extern "C"` turns a broken engine invariant into an abort instead of
-//!   unwinding through C.
+//! - I3. No method sleeps for a throttle or waits for memory that is in use: the thread may hold
+//!   SQLite's mutexes or a file lock. A charge that fits calls no shrinker and no hook. A charge
+//!   that meets a full counter may take the engine's locks and wait for another thread's shrinker
+//!   call. In this case the engine may allocate, and run shrinkers and kill hooks on this thread. A
+//!   charge that still does not fit is refused, and SQLite gets a null pointer (SQLITE_NOMEM).
+//! - I4. No panic leaves this file: every path returns, and `extern "C"` turns a broken engine
+//!   invariant into an abort instead of unwinding through C.
 //!
-//! Synchronisation: this file shares only [`ACCOUNT`], which is written once before SQLite is initialised.
+//! Synchronisation: this file shares only [`ACCOUNT`], which is written once before SQLite is
+//! initialised.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +32,6 @@ use rusqlite::ffi;
 use crate::account::ACCOUNT;
 use crate::allocation_error::{self, AllocationError};
 use crate::block::{self, Header};
-use crate::freed;
 use crate::kill_target;
 
 /// The table that SQLite copies at `SQLITE_CONFIG_MALLOC`.
@@ -47,8 +49,8 @@ pub(crate) fn methods() -> ffi::sqlite3_mem_methods {
     }
 }
 
-/// A block of at least `asked` bytes, charged to the current group. `None` when the group refuses or the system has no memory; the reason
-/// is recorded.
+/// Allocates a block of at least `asked` bytes, charged to the current group. If the group refuses
+/// or the system has no memory, records the reason and returns `None`.
 #[inline]
 pub(crate) fn allocate(asked: c_int) -> Option<NonNull<c_void>> {
     let (account, size) = (ACCOUNT.get()?, block::rounded_size(asked)?);
@@ -73,19 +75,23 @@ pub(crate) fn allocate(asked: c_int) -> Option<NonNull<c_void>> {
 ///
 /// # Safety
 ///
-/// `block` came from [`allocate`], or SQLite got it from the methods below. It is live, and is not used after this.
+/// `block` came from [`allocate`], or SQLite got it from the methods below. It is live, and is not
+/// used after this.
 #[inline]
 pub(crate) unsafe fn release(block: NonNull<c_void>) {
     let Some(account) = ACCOUNT.get() else { return };
-    // SAFETY: a live block has its header written (block.rs, I1), and the caller gives the block up.
+    // SAFETY: a live block has its header written (block.rs, I1), and the caller gives the block
+    // up.
     let header = unsafe { block::header(block) };
     drop(raw::charge_of_node(&account.hierarchy, header.owner, header.charged_bytes()));
-    freed::add(header);
-    // SAFETY: as above.
+    block::count_freed(header);
+    // SAFETY: a live block has its header written (block.rs, I1), and the caller gives the block
+    // up.
     unsafe { block::release(block) };
 }
 
-/// Whether [`allocate`] would charge the owner of `block` now. Inside a scope of another hierarchy the answer may be wrong.
+/// Returns whether [`allocate`] would charge the owner of `block` now. Within a scope of another
+/// hierarchy the answer may be wrong.
 ///
 /// # Safety
 ///
@@ -110,7 +116,8 @@ unsafe extern "C" fn x_free(block: *mut c_void) {
     }
 }
 
-/// `block` with at least `asked` bytes, possibly moved. On failure it returns null and leaves `block` as it was.
+/// Resizes `block` to at least `asked` bytes, and may move it. On failure it returns null and
+/// leaves `block` as it was.
 unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void {
     let Some(block) = NonNull::new(block) else {
         // SAFETY: `x_malloc` has no precondition; realloc of null is malloc.
@@ -124,10 +131,10 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
     // The charge of the block, taken up while its size changes; `into_parts` puts it back.
     let mut charge = raw::charge_of_node(&account.hierarchy, header.owner, header.charged_bytes());
     let grown_bytes = u64::from(size.saturating_sub(header.size));
-    // Growing by nothing succeeds, so a block may shrink whose group was removed.
+    // Growing by zero bytes succeeds, so a block can shrink even if its group was removed.
     let grown = charge.try_grow(grown_bytes);
     let resized = grown.map_err(AllocationError::Refused).and_then(|()| {
-        // SAFETY: as above, and SQLite lets no other thread use a block that it resizes.
+        // SAFETY: SQLite passes a live block, and lets no other thread use a block that it resizes.
         unsafe { block::resize(block, size) }.ok_or_else(|| {
             charge.shrink(grown_bytes);
             AllocationError::System { asked_bytes: block::charged_bytes(size) }
@@ -150,7 +157,8 @@ unsafe extern "C" fn x_realloc(block: *mut c_void, asked: c_int) -> *mut c_void 
 
 /// The bytes that SQLite may use in `block`.
 unsafe extern "C" fn x_size(block: *mut c_void) -> c_int {
-    // SAFETY: SQLite passes a live block of this allocator, with its header written (block.rs, I1). The size fits an int (I2 there).
+    // SAFETY: SQLite passes a live block of this allocator, with its header written (block.rs, I1).
+    // The size fits an int (I2 there).
     NonNull::new(block).map_or(0, |block| unsafe { block::header(block) }.size as c_int)
 }
 
@@ -159,7 +167,7 @@ unsafe extern "C" fn x_roundup(asked: c_int) -> c_int {
     block::rounded_size(asked).map_or(asked, |size| size as c_int)
 }
 
-/// Begins SQLite's use of the allocator, or of the page cache: the account must be set.
+/// Starts SQLite's use of the allocator, or of the page cache. The account must be set.
 pub(crate) unsafe extern "C" fn x_init(_app_data: *mut c_void) -> c_int {
     if ACCOUNT.get().is_some() { ffi::SQLITE_OK } else { ffi::SQLITE_MISUSE }
 }

@@ -1,12 +1,13 @@
 //! The last reason why SQLite got no memory on this thread.
 //!
-//! SQLite's allocator interface can only return a null pointer. The allocator leaves the reason here. [`TenantError`](crate::TenantError)
-//! takes it when SQLite's error code reaches the connection.
+//! SQLite's allocator interface can only return a null pointer. The allocator leaves the reason
+//! here. [`TenantError`](crate::TenantError) takes it when SQLite's error code reaches the
+//! connection.
 //!
-//! - I1. The cell holds a `Copy` value without a destructor. It can be read and written at any time in a thread's life, also while other
-//!   thread-local values are destroyed.
-//! - B1. SQLite goes on without some allocations (it calls them benign), so a recorded failure need not cause an error. An error reports the
-//!   *last* failure since the connection was entered.
+//! - I1. The cell holds a `Copy` value without a destructor, so it can be read and written at any
+//!   time in a thread's life, even while other thread-local values are destroyed.
+//! - B1. SQLite continues without some allocations, which it calls benign, so a recorded failure
+//!   need not cause an error. An error reports the *last* failure since the connection was entered.
 
 use std::cell::Cell;
 use std::fmt;
@@ -51,12 +52,14 @@ pub(crate) fn record<T>(error: AllocationError) -> Option<T> {
     None
 }
 
-/// The last failure on this thread since [`set_aside`], and the bytes that were charged to the current group then.
+/// The last failure on this thread since [`set_aside`], and the bytes that were charged to the
+/// current group then.
 pub(crate) fn last() -> Option<(AllocationError, u64)> {
     LAST.get()
 }
 
-/// Clears the last failure while the guard lives. Dropping the guard restores it: runs of connections nest.
+/// Clears the last failure while the guard lives. Dropping the guard restores it: runs of
+/// connections nest.
 #[inline]
 pub(crate) fn set_aside() -> SetAside {
     // The check reads one byte; `take` copies the whole value.

@@ -1,4 +1,5 @@
-//! Errors of a tenant's connection. They tell out of memory, and killed to free memory, from all other failures.
+//! Errors of a tenant's connection. They distinguish running out of memory and being killed to free
+//! memory from all other failures.
 
 use std::fmt;
 
@@ -9,17 +10,20 @@ use crate::allocation_error::AllocationError;
 
 /// Why work on a [`TenantConnection`](crate::TenantConnection) failed.
 ///
-/// Its text is complete in one line, so [`source`](std::error::Error::source) returns nothing more.
-#[derive(Debug)]
+/// Its text is complete in one line, so [`source`](std::error::Error::source) returns nothing.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TenantError {
-    /// The tenant's group, or one of its ancestors, was full (SQLITE_NOMEM). Only this work failed, and the connection is usable. A removed
-    /// group refuses too: [`OutOfMemory::is_removed`].
+    /// The tenant's group, or one of its ancestors, was full (SQLITE_NOMEM). Only this work failed,
+    /// and the connection is usable. A removed group refuses too: [`OutOfMemory::is_removed`].
+    #[error("{0}")]
     OutOfMemory(OutOfMemory),
-    /// The work was stopped because another group needed its memory (SQLITE_INTERRUPT). Only this work failed, its memory is free again, and
-    /// the connection is usable.
+    /// The work was stopped because another group needed its memory (SQLITE_INTERRUPT). Only this
+    /// work failed, its memory is free again, and the connection is usable.
+    #[error("{0}")]
     Killed(Killed),
     /// SQLite failed for another reason.
+    #[error("failed to run SQL in group {group}: {error}{}", end(*rolled_back))]
     Sqlite {
         /// Path of the tenant's group.
         group: String,
@@ -29,20 +33,33 @@ pub enum TenantError {
         error: rusqlite::Error,
     },
     /// [`install`](crate::install) has not succeeded in this process.
+    #[error(
+        "failed to open a connection: call memgroup_sqlite::install at the beginning of main, before anything uses \
+         SQLite"
+    )]
     NotInstalled,
     /// The group belongs to another hierarchy than the installed one.
+    #[error(
+        "failed to open a connection of group {group}: it belongs to another hierarchy than the installed one"
+    )]
     ForeignGroup {
         /// Its path there.
         group: String,
     },
-    /// The database name asks for a page cache shared with other connections (`cache=shared` in a URI). A tenant would pay for pages that
-    /// another tenant reads.
+    /// The database name asks for a page cache shared with other connections (`cache=shared` in a
+    /// URI). A tenant would pay for pages that another tenant reads.
+    #[error(
+        "failed to open a connection of group {group}: tenants cannot share a page cache; leave out cache=shared"
+    )]
     SharedCache {
         /// Path of the tenant's group.
         group: String,
     },
-    /// SQLite opened the connection without a mutex, although serialized mode was asked for: it was configured single-threaded
-    /// (`SQLITE_CONFIG_SINGLETHREAD`) before memgroup was installed.
+    /// SQLite opened the connection without a mutex, although serialized mode was asked for: it was
+    /// configured single-threaded (`SQLITE_CONFIG_SINGLETHREAD`) before memgroup was installed.
+    #[error(
+        "failed to open a connection of group {group}: SQLite was configured single-threaded in this process"
+    )]
     NotSerialized {
         /// Path of the tenant's group.
         group: String,
@@ -66,27 +83,35 @@ impl OutOfMemory {
         &self.group
     }
 
-    /// The last allocation that failed during this work: the group that refused it (often an ancestor of the tenant's), the bytes asked for,
-    /// and usage and max there. `None` when SQLite ran out of memory without an allocation, for a value longer than SQLite can hold.
+    /// The last allocation that failed during this work: the group that refused it (often an
+    /// ancestor of the tenant's), the bytes asked for, and usage and max there. Returns `None` if
+    /// SQLite ran out of memory without an allocation, because a value is longer than SQLite
+    /// allows.
     pub fn cause(&self) -> Option<AllocationError> {
         self.cause.as_deref().copied()
     }
 
-    /// Whether the group was removed. A removed group refuses all further memory at any limit, and the connection can only be closed.
-    /// False when a group was full, or the system had no memory.
+    /// Returns whether the group was removed. A removed group refuses all further memory, whatever
+    /// its limit, and the connection can only be closed. Returns `false` if a group was full, or if
+    /// the system had no memory.
     pub fn is_removed(&self) -> bool {
         matches!(self.cause(), Some(AllocationError::Refused(refusal)) if refusal.kind() == ChargeErrorKind::Offline)
     }
 
-    /// Whether a transaction was rolled back during the work, and none was open at its end. Everything since its BEGIN is undone, not only
-    /// the one statement. SQLite does so when it cannot undo the statement alone.
+    /// Returns whether a transaction was rolled back during the work, and none was open at its end.
+    /// Everything since its BEGIN is undone, not only the one statement. SQLite does so when it
+    /// cannot undo the statement alone.
     ///
-    /// If false, a transaction that was open before the work is still open, without the effects of the failed statement, and may be
-    /// continued. The exception is work that ended it itself (`COMMIT`, or `ROLLBACK` and another `BEGIN`): then the open transaction, if
-    /// any, is the last one that the work began. [`Connection::is_autocommit`](rusqlite::Connection::is_autocommit) tells whether one is open.
+    /// If false, a transaction that was open before the work is still open, without the effects of
+    /// the failed statement, and may be continued. The exception is work that ended it itself
+    /// (`COMMIT`, or `ROLLBACK` and another `BEGIN`): then the open transaction, if any, is the
+    /// last one that the work began.
+    /// [`Connection::is_autocommit`](rusqlite::Connection::is_autocommit) tells whether one is
+    /// open.
     ///
-    /// Any rollback of the connection during the work counts, also one that the work asked for. SQLite's rollback hook reports it: if the
-    /// application installs a rollback hook of its own, this stays false.
+    /// Any rollback of the connection during the work counts, including one that the work asked
+    /// for. SQLite's rollback hook reports it, so if the application installs a rollback hook of
+    /// its own, this stays false.
     pub fn rolled_back(&self) -> bool {
         self.rolled_back
     }
@@ -115,7 +140,8 @@ impl Killed {
         &self.requester
     }
 
-    /// Path of the full group: the requester's or one of its ancestors, and an ancestor of the stopped group or that group itself.
+    /// Path of the full group: the requester's or one of its ancestors, and an ancestor of the
+    /// stopped group or that group itself.
     pub fn full(&self) -> &str {
         &self.full
     }
@@ -130,16 +156,17 @@ impl Killed {
         self.usage
     }
 
-    /// The limit of the full group at that moment, in bytes; `None` if it had none any more.
+    /// The limit of the full group at that moment, in bytes, or `None` if it no longer had one.
     pub fn max(&self) -> Option<u64> {
         self.max
     }
 
-    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`].
+    /// Returns whether a transaction was rolled back; see [`OutOfMemory::rolled_back`].
     ///
-    /// A transaction that the work began and left open is rolled back at its end. So if this is false, an open transaction was open before.
-    /// Only an application's authorizer that denies ROLLBACK, or a system without memory, can keep it open. A transaction that was open
-    /// before the work is rolled back if SQLite has interrupted a statement that had begun to write.
+    /// A transaction that the work began and left open is rolled back at its end. So if this is
+    /// false, an open transaction was open before. Only an application's authorizer that denies
+    /// ROLLBACK, or a system without memory, can keep it open. A transaction that was open before
+    /// the work is rolled back if SQLite has interrupted a statement that had begun to write.
     pub fn rolled_back(&self) -> bool {
         self.rolled_back
     }
@@ -161,7 +188,7 @@ impl TenantError {
         if let TenantError::Sqlite { error, .. } = self { Some(error) } else { None }
     }
 
-    /// Whether a transaction was rolled back; see [`OutOfMemory::rolled_back`].
+    /// Returns whether a transaction was rolled back; see [`OutOfMemory::rolled_back`].
     pub fn rolled_back(&self) -> bool {
         match self {
             TenantError::OutOfMemory(OutOfMemory { rolled_back, .. })
@@ -181,21 +208,21 @@ fn code(error: &rusqlite::Error) -> Option<&ffi::Error> {
     }
 }
 
-/// Whether SQLite's error means that it got no memory.
+/// Returns whether SQLite's error means that it got no memory.
 pub(crate) fn is_out_of_memory(error: &rusqlite::Error) -> bool {
     code(error).is_some_and(|code| {
         code.code == rusqlite::ErrorCode::OutOfMemory || code.extended_code == ffi::SQLITE_IOERR_NOMEM
     })
 }
 
-/// Whether SQLite's error means that it was interrupted.
+/// Returns whether SQLite's error means that it was interrupted.
 pub(crate) fn is_interrupted(error: &rusqlite::Error) -> bool {
     code(error).is_some_and(|code| code.code == rusqlite::ErrorCode::OperationInterrupted)
 }
 
-/// Writes the end of a message.
-fn write_rolled_back(f: &mut fmt::Formatter<'_>, rolled_back: bool) -> fmt::Result {
-    f.write_str(if rolled_back { "; the transaction was rolled back" } else { "" })
+/// Returns the end of a message.
+fn end(rolled_back: bool) -> &'static str {
+    if rolled_back { "; the transaction was rolled back" } else { "" }
 }
 
 impl fmt::Display for Killed {
@@ -205,9 +232,9 @@ impl fmt::Display for Killed {
         write!(
             f,
             "failed to run SQL in group {group}: stopped to free memory for group {requester}, which needed {asked} bytes in \
-             {full} (usage {usage}{limit})"
-        )?;
-        write_rolled_back(f, *rolled_back)
+             {full} (usage {usage}{limit}){}",
+            end(*rolled_back)
+        )
     }
 }
 
@@ -217,36 +244,6 @@ impl fmt::Display for OutOfMemory {
         if let Some(cause) = &self.cause {
             write!(f, ": {cause}")?;
         }
-        write_rolled_back(f, self.rolled_back)
+        f.write_str(end(self.rolled_back))
     }
 }
-
-impl fmt::Display for TenantError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TenantError::OutOfMemory(details) => details.fmt(f),
-            TenantError::Killed(details) => details.fmt(f),
-            TenantError::Sqlite { group, rolled_back, error } => {
-                write!(f, "failed to run SQL in group {group}: {error}")?;
-                write_rolled_back(f, *rolled_back)
-            }
-            TenantError::NotInstalled => f.write_str(
-                "failed to open a connection: call memgroup_sqlite::install at the beginning of main, before anything uses SQLite",
-            ),
-            TenantError::ForeignGroup { group } => write!(
-                f,
-                "failed to open a connection of group {group}: it belongs to another hierarchy than the installed one"
-            ),
-            TenantError::SharedCache { group } => write!(
-                f,
-                "failed to open a connection of group {group}: tenants cannot share a page cache; leave out cache=shared"
-            ),
-            TenantError::NotSerialized { group } => write!(
-                f,
-                "failed to open a connection of group {group}: SQLite was configured single-threaded in this process"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for TenantError {}

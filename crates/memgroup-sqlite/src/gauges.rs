@@ -4,18 +4,22 @@
 //!   sqlite3_db_status ──▶ page cache, schema, statements ── difference to the last report ──▶ `memory` gauges of the group
 //! ```
 //!
-//! The gauges of a group are the sums over its connections. So each connection keeps its last report and adds differences.
+//! The gauges of a group are the sums over its connections, so each connection stores its last
+//! report and adds differences.
 //!
-//! SQLite walks all statements and all tables to answer. So a connection asks at the end of a run, at most every [`INTERVAL_NS`], and for at
-//! most a hundredth of the time (`due_ns`). It reads the coarse clock, which is a few nanoseconds. Where runs are so short that this clock
-//! does not tick between two checks, only every eighth run checks.
+//! SQLite walks all statements and all tables to answer, so a connection asks at the end of a run,
+//! at most every [`INTERVAL_NS`], and for at most a hundredth of the time (`due_ns`). It reads the
+//! coarse clock, which takes a few nanoseconds. If runs are so short that this clock does not tick
+//! between two checks, only every eighth run checks.
 //!
-//! - I1. The report of a connection is subtracted before the connection is closed. So a group without connections has gauges of zero.
-//! - B1. A gauge is as old as the last sample. Changes by later runs are missing, however large. After short runs, the first long run of a
-//!   connection may be checked seven runs late, once.
-//! - B2. The kinds are SQLite's estimates. Schema and statements may lie in the connection's lookaside, which is charged once as a whole. The
-//!   page cache includes neither its hash table nor pages that SQLite keeps for reuse. The gauges are those of the connection's group, also
-//!   where another group was current and paid.
+//! - I1. The report of a connection is subtracted before the connection is closed. So a group
+//!   without connections has gauges of zero.
+//! - B1. A gauge is as old as the last sample. Changes by later runs are missing, however large.
+//!   After short runs, the check of a connection's first long run may once come seven runs late.
+//! - B2. The kinds are SQLite's estimates. Schema and statements may lie in the connection's
+//!   lookaside, which is charged once as a whole. The page cache includes neither its hash table
+//!   nor pages that SQLite keeps for reuse. The gauges are those of the connection's group, even if
+//!   another group was current and paid.
 
 #![allow(unsafe_code)]
 
@@ -45,10 +49,12 @@ const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 #[cfg(not(target_os = "linux"))]
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// SQLite's figures for the memory of one connection; see [`TenantConnection::sample`](crate::TenantConnection::sample).
+/// SQLite's figures for the memory of one connection; see
+/// [`TenantConnection::sample`](crate::TenantConnection::sample).
 ///
-/// They do not add up to the bytes charged for the connection. Missing are: sorters, temporary tables and indices of a statement, the free
-/// part of the lookaside, the connection itself, its open files, and all other allocations of SQLite.
+/// They do not add up to the bytes charged for the connection. Missing are: sorters, temporary
+/// tables and indices of a statement, the free part of the lookaside, the connection itself, its
+/// open files, and all other allocations of SQLite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryKinds {
@@ -60,7 +66,8 @@ pub struct MemoryKinds {
     pub statement_bytes: u64,
 }
 
-/// SQLite's figures, and their gauges among the `memory` statistics, in the order of the fields of [`MemoryKinds`].
+/// SQLite's figures, and their gauges among the `memory` statistics, in the order of the fields of
+/// [`MemoryKinds`].
 const KINDS: [(c_int, StatKey); 3] = [
     (ffi::SQLITE_DBSTATUS_CACHE_USED, memory::FILE),
     (ffi::SQLITE_DBSTATUS_SCHEMA_USED, memory::SCHEMA),
@@ -72,7 +79,8 @@ fn status(conn: &Connection, figure: c_int) -> u64 {
     let (mut current, mut highest) = (0, 0);
     // SAFETY: the handle is used at once, and the connection is open.
     let db = unsafe { conn.handle() };
-    // SAFETY: `db` is open, and the two places are ours. The call takes the connection's mutex, which is recursive.
+    // SAFETY: `db` is open, and the two places are ours. The call takes the connection's mutex,
+    // which is recursive.
     unsafe { ffi::sqlite3_db_status64(db, figure, &raw mut current, &raw mut highest, 0) };
     u64::try_from(current).unwrap_or(0)
 }

@@ -7,24 +7,29 @@
 //!   the statement fails with SQLITE_INTERRUPT ──▶ TenantError::Killed ──▶ the run ends ──▶ Group::kill_done
 //! ```
 //!
-//! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to its last connection. A group keeps a hook
-//! that the application has set. When the application removes that one, the group has none until its next connection is opened: checking
+//! A group with open [`TenantConnection`](crate::TenantConnection)s has a hook, from its first to
+//! its last connection. If the application has set a hook of its own, that one stays. When the
+//! application removes it, the group has none until its next connection is opened, because checking
 //! at each run would slow down every run.
 //!
-//! The engine has asked shrinkers before it kills. So an idle group has pages to give only where reclaim is off, or where a cache was busy.
+//! The engine calls shrinkers before it kills. So an idle group has pages left to free only if
+//! reclaim is off, or if a cache was busy.
 //!
-//! - I1. The hook may run inside any `xMalloc`. It allocates nothing, and waits for no lock of this crate: it tries them. If the list of
-//!   connections is locked it answers `Refused`. Freed pages are uncharged by the engine, which may serve waiting charges.
-//! - I2. No run leaves an interrupt behind: the thread clears it when the work is done and no other thread interrupts (kill_target.rs, I3).
-//! - I3. After that, a killed run rolls back a transaction that it began and left open (tenant.rs). Its ROLLBACK is not stopped by an
-//!   interrupt during its first allocation: SQLite does not look at the flag after it. It is stopped by an interrupt that is set when it
-//!   begins, and SQLite clears that one only if no other statement of the connection is open.
+//! - I1. The hook may run inside any `xMalloc`. It allocates nothing, and waits for no lock of this
+//!   crate; it only tries them. If the list of connections is locked, it answers `Refused`. Freed
+//!   pages are uncharged by the engine, which may serve waiting charges.
+//! - I2. No run leaves an interrupt behind: the thread clears it when the work is done and no other
+//!   thread interrupts (kill_target.rs, I3).
+//! - I3. After that, a killed run rolls back a transaction that it began and left open (tenant.rs).
+//!   An interrupt during the first allocation of its ROLLBACK does not stop it, because SQLite does
+//!   not check the flag afterwards. An interrupt that is set when the ROLLBACK begins does stop it,
+//!   and SQLite clears that one only if no other statement of the connection is open.
 //! - I4. The last killed run of a group reports to the engine that the kill has ended.
-//! - B1. A kill of the group that begins between that report and the release of the list's lock counts as ended too early. Then the engine
-//!   may kill a further group.
+//! - B1. A kill of the group that begins between that report and the release of the list's lock is
+//!   reported as ended too early. The engine may then kill another group.
 //!
-//! Synchronisation: kill_target.rs. The lock of [`GROUPS`] is taken only when a connection is opened or closed. Its holder may wait for
-//! calls of the hook, which never takes it.
+//! For synchronisation see kill_target.rs. The lock of [`GROUPS`] is taken only when a connection
+//! is opened or closed. Its holder may wait for calls of the hook, which never takes the lock.
 
 #![allow(unsafe_code)]
 
@@ -38,7 +43,8 @@ use rusqlite::Connection;
 use crate::kill_target::{CURRENT_RUN, Database, Interrupt, KillTarget, KillTargets, StopOutcome};
 use crate::pcache;
 
-/// Least bytes that idle caches are asked for: calling a hook costs more than freeing a page.
+/// The fewest bytes that idle caches are asked to free, because calling a hook costs more than
+/// freeing a page.
 const IDLE_BYTES_LEAST: u64 = 64 << 10;
 
 /// Why a run was told to stop.
@@ -56,7 +62,8 @@ type Targets = KillTargets<Database, KillReason>;
 /// The hook of a group with these connections.
 fn kill(targets: &Targets, killing: &KillRequest<'_>) -> KillAnswer {
     if killing.kills_requester && killing.unit.is_none() {
-        // The charge of the asking statement is refused; SQLite may go on without that block. Other runs of the group go on.
+        // The charge of the requesting statement is refused. SQLite may continue without that
+        // block, and other runs of the group continue.
         return KillAnswer::Refused;
     }
     let reason = || {
@@ -74,7 +81,8 @@ fn kill(targets: &Targets, killing: &KillRequest<'_>) -> KillAnswer {
     }
 }
 
-/// The connections of one group, and the hook that stops them: none where the application has set its own.
+/// The connections of one group, and the hook that stops them. There is none if the application has
+/// set its own.
 struct GroupTargets {
     targets: Arc<Targets>,
     hook: Option<KillRegistration>,
@@ -82,7 +90,7 @@ struct GroupTargets {
 
 static GROUPS: LazyLock<Mutex<HashMap<GroupId, GroupTargets>>> = LazyLock::new(Mutex::default);
 
-/// Whether a run is on, on this thread.
+/// Returns whether a run is active on this thread.
 #[inline]
 pub(crate) fn is_running_here() -> bool {
     !CURRENT_RUN.get().is_null()
@@ -96,7 +104,8 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Registers an open connection; the first of a group sets the hook. Call [`remove`](Registration::remove) before it is closed.
+    /// Registers an open connection; the first of a group sets the hook. Call
+    /// [`remove`](Registration::remove) before it is closed.
     pub(crate) fn new(group: &Group, connection: &Connection) -> Registration {
         // SAFETY: the handle is used only while the connection is open (kill_target.rs, I2).
         Registration::of(group, Database(unsafe { connection.handle() }))
@@ -109,7 +118,8 @@ impl Registration {
             .entry(group.id())
             .or_insert_with(|| GroupTargets { targets: Arc::new(KillTargets::new()), hook: None });
         if of_group.hook.is_none() {
-            // Fails if the application has a hook on the group. Then that hook decides alone.
+            // This fails if the application has a hook on the group. In that case only that hook
+            // decides.
             let targets = Arc::clone(&of_group.targets);
             of_group.hook =
                 group.set_kill_hook(move |killing: &KillRequest<'_>| kill(&targets, killing)).ok();
@@ -118,19 +128,21 @@ impl Registration {
         Registration { target, targets: Arc::clone(&of_group.targets), group: group.clone() }
     }
 
-    /// Removes the connection, which is about to be closed. The last connection of a group removes the hook.
+    /// Removes the connection, which is about to be closed. The last connection of a group removes
+    /// the hook.
     pub(crate) fn remove(&self) {
         let mut groups = GROUPS.lock();
         if self.targets.remove(&self.target)
             && let Some(hook) = groups.remove(&self.group.id()).and_then(|removed| removed.hook)
         {
-            // Waits for calls of the hook, so that the next connection can set one. It fails only within such a call, which closes nothing.
+            // Waits for calls of the hook, so that the next connection can set one. It fails only
+            // within such a call, and no call closes a connection.
             let _ = hook.remove();
         }
     }
 
-    /// Clears an interrupt that came while nothing ran: it would stop the checkpoint of a write-ahead log at closing. The connection was
-    /// removed before.
+    /// Clears an interrupt that came while nothing ran, because it would stop the checkpoint of a
+    /// write-ahead log at closing. The connection must have been removed before.
     pub(crate) fn clear_interrupt(&self) {
         if self.target.connection.is_interrupted() {
             self.target.connection.clear_interrupt();
@@ -149,14 +161,15 @@ impl Registration {
         }
     }
 
-    /// Why the current run was told to stop, if it was.
+    /// Returns why the current run was told to stop, if it was.
     #[cold]
     pub(crate) fn reason(&self) -> Option<KillReason> {
         if self.target.is_killed() { self.targets.reason(&self.target) } else { None }
     }
 }
 
-/// A run of a connection; the pointer in it keeps it on its thread. Runs of one thread are dropped in the reverse order of their beginning.
+/// A run of a connection; the pointer in it keeps it on its thread. Runs of one thread are dropped
+/// in the reverse order of their beginning.
 pub(crate) struct Running<'r> {
     registration: &'r Registration,
     outer: *const KillTarget<Database>,
@@ -166,7 +179,8 @@ pub(crate) struct Running<'r> {
 }
 
 impl Running<'_> {
-    /// Ends the work of the run. True: it was killed, and left a transaction open that it began. No other thread interrupts it after this.
+    /// Ends the work of the run. No other thread interrupts it after this. Returns whether the run
+    /// was killed and left a transaction open that it began.
     #[inline]
     pub(crate) fn end_work(&mut self) -> bool {
         if self.is_outermost {

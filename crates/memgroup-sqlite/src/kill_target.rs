@@ -1,6 +1,8 @@
-//! Kill targets: the connections of a group, which of them run something now, and how a running one is told to stop.
+//! Kill targets: the connections of a group, which of them are running something now, and how a
+//! running one is told to stop.
 //!
-//! A *run* is one outermost call of [`TenantConnection::run`](crate::TenantConnection::run) or of a method built on it.
+//! A *run* is one outermost call of [`TenantConnection::run`](crate::TenantConnection::run) or of a
+//! method built on it.
 //!
 //! ```text
 //!           begin                  try_stop, under the list's lock: mark, then interrupt
@@ -10,18 +12,21 @@
 //!    └─────────────────────┴────────────────────────────────────────────── ENDING ── rolls back, then end
 //! ```
 //!
-//! - I1. The thread that uses the connection makes every transition except RUNNING → KILLED. That one is made under the list's lock only.
-//! - I2. A connection is interrupted under that lock, while it is in the list. It leaves the list before it is closed.
-//! - I3. A run is interrupted by another thread once, when it becomes KILLED, and no later than it becomes ENDING. The step to ENDING
-//!   clears the interrupt, so the next run starts without one.
-//! - I4. A holder of the lock runs a few instructions for each connection of the group. It waits for nothing but the engine's report of
-//!   an ended kill.
-//! - I5. A killed run is interrupted again by its own thread until its work is done. SQLite forgets an interrupt that comes between two
-//!   statements, and one that is set when it recovers from a failed allocation. So the thread interrupts again at its next allocation
-//!   ([`may_allocate`]).
-//! - B1. A killed run that allocates no more goes on: it takes no memory. A block that is resized does not count as an allocation here. A
-//!   new statement allocates before it resizes.
-//! - E1. Interrupt of a killed run → end of that run: the lock. Loom: `loom_interrupts_only_the_run_that_was_running`.
+//! - I1. The thread that uses the connection makes every transition except RUNNING → KILLED, which
+//!   is made only under the list's lock.
+//! - I2. A connection is interrupted under that lock, while it is in the list. It leaves the list
+//!   before it is closed.
+//! - I3. A run is interrupted by another thread once, when it becomes KILLED, and no later than it
+//!   becomes ENDING. The step to ENDING clears the interrupt, so the next run starts without one.
+//! - I4. A holder of the lock runs a few instructions for each connection of the group. It waits
+//!   for nothing except the engine's report of an ended kill.
+//! - I5. A killed run is interrupted again by its own thread until its work is done. SQLite forgets
+//!   an interrupt that comes between two statements, and one that is set when it recovers from a
+//!   failed allocation. So the thread interrupts again at its next allocation ([`may_allocate`]).
+//! - B1. A killed run that no longer allocates continues, because it takes no memory. Resizing a
+//!   block does not count as an allocation here. A new statement allocates before it resizes.
+//! - E1. Interrupt of a killed run → end of that run: the lock. Loom:
+//!   `loom_interrupts_only_the_run_that_was_running`.
 
 #![allow(unsafe_code)]
 
@@ -55,28 +60,33 @@ pub(crate) trait Interrupt {
 
 /// The handle of a connection that is open while it is in the list (I2).
 ///
-/// rusqlite's interrupt handle is not used. Closing holds its mutex for the whole of `sqlite3_close`. That call may allocate, be refused,
-/// and reach the kill hook.
+/// rusqlite's interrupt handle is not used. Closing holds its mutex for the whole of
+/// `sqlite3_close`. That call may allocate, be refused, and reach the kill hook.
 pub(crate) struct Database(pub(crate) *mut ffi::sqlite3);
 
-// SAFETY: SQLite lets any thread interrupt an open connection; only the thread that uses the connection calls anything else.
+// SAFETY: SQLite lets any thread interrupt an open connection; only the thread that uses the
+// connection calls anything else.
 unsafe impl Send for Database {}
-// SAFETY: as above.
+// SAFETY: SQLite lets any thread interrupt an open connection; only the thread that uses the
+// connection calls anything else.
 unsafe impl Sync for Database {}
 
 impl Interrupt for Database {
     fn interrupt(&self) {
-        // SAFETY: the caller holds the lock of the list that has the connection, or uses the connection: it is open.
+        // SAFETY: the caller holds the lock of the list that has the connection, or uses the
+        // connection: it is open.
         unsafe { ffi::sqlite3_interrupt(self.0) };
     }
 
-    /// Prepares an empty statement: SQLite clears the interrupt then, if no statement of the connection is open. A leaked statement or a
-    /// blob may be open. Then an allocation is made to fail: SQLite clears the interrupt when it recovers from that. SQLite requires for
-    /// both that no statement of the connection is being stepped, and none is at the end of an outermost run.
+    /// Prepares an empty statement: SQLite clears the interrupt then, if no statement of the
+    /// connection is open. A leaked statement or a blob may be open. Then an allocation is made to
+    /// fail: SQLite clears the interrupt when it recovers from that. SQLite requires for both that
+    /// no statement of the connection is being stepped, and none is at the end of an outermost run.
     fn clear_interrupt(&self) {
         self.prepare_empty(c"", -1);
         if self.is_interrupted() {
-            // SQLite copies a text that does not end with a null byte. A persistent statement does not use the lookaside.
+            // SQLite copies a text that does not end with a null byte. A persistent statement does
+            // not use the lookaside.
             REFUSE_NEXT.set(true);
             self.prepare_empty(c" ", 1);
             REFUSE_NEXT.set(false);
@@ -88,7 +98,8 @@ impl Database {
     fn prepare_empty(&self, text: &CStr, bytes: c_int) {
         let (mut statement, flags) = (ptr::null_mut(), ffi::SQLITE_PREPARE_PERSISTENT);
         let out = &raw mut statement;
-        // SAFETY: this thread uses the connection: it is open. The text has as many bytes, or a null byte at its end.
+        // SAFETY: this thread uses the connection: it is open. The text has as many bytes, or a
+        // null byte at its end.
         unsafe { ffi::sqlite3_prepare_v3(self.0, text.as_ptr(), bytes, flags, out, ptr::null_mut()) };
         debug_assert!(statement.is_null(), "an empty text has no statement");
     }
@@ -100,7 +111,7 @@ impl Database {
 
     #[inline]
     pub(crate) fn is_autocommit(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: this thread uses the connection: it is open.
         unsafe { ffi::sqlite3_get_autocommit(self.0) != 0 }
     }
 }
@@ -112,8 +123,8 @@ thread_local! {
     static REFUSE_NEXT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Called by the allocator before each new block. Interrupts a killed run again (I5). False: the allocation must fail, once
-/// ([`Database::clear_interrupt`]).
+/// Called by the allocator before each new block. Interrupts a killed run again (I5). Returns
+/// `false` if the allocation must fail, which happens once ([`Database::clear_interrupt`]).
 #[inline]
 pub(crate) fn may_allocate() -> bool {
     let current = CURRENT_RUN.get();
@@ -148,39 +159,40 @@ impl<D> KillTarget<D> {
         KillTarget { state: AtomicU32::new(IDLE), connection }
     }
 
-    /// IDLE → RUNNING. False: a run is on, and the new one is a part of it.
+    /// IDLE → RUNNING. Returns `false` if a run is active and the new one is a part of it.
     #[inline]
     pub(crate) fn begin(&self) -> bool {
         // ORDERING: Relaxed; only this thread leaves IDLE or returns to it.
         let is_outermost = self.state.load(Ordering::Relaxed) == IDLE;
         if is_outermost {
-            // ORDERING: Relaxed; the value publishes nothing. The killing thread reads it by an RMW, which sees the last value.
+            // ORDERING: Relaxed; the value publishes nothing. The killing thread reads it by an
+            // RMW, which sees the last value.
             self.state.store(RUNNING, Ordering::Relaxed);
         }
         is_outermost
     }
 
-    /// Whether the run was told to stop and has not ended.
+    /// Returns whether the run was told to stop and has not ended.
     #[inline]
     pub(crate) fn is_killed(&self) -> bool {
         // ORDERING: Relaxed; a hint for the thread that runs, and exact under the list's lock.
         self.state.load(Ordering::Relaxed) >= KILLED
     }
 
-    /// Whether a killed run has done its work, and its interrupt is cleared.
+    /// Returns whether a killed run has done its work, and its interrupt is cleared.
     fn is_ending(&self) -> bool {
         // ORDERING: Relaxed; only this thread enters and leaves ENDING.
         self.state.load(Ordering::Relaxed) == ENDING
     }
 
-    /// RUNNING → `to`. False: the target was in another state.
+    /// RUNNING → `to`. Returns `false` if the target was in another state.
     fn leave_running(&self, to: u32) -> bool {
-        // ORDERING: Relaxed, both; an unmarked run is not interrupted, and the end of a marked one takes the lock that the marking thread
-        // holds (E1).
+        // ORDERING: Relaxed, both; an unmarked run is not interrupted, and the end of a marked one
+        // takes the lock that the marking thread holds (E1).
         self.state.compare_exchange(RUNNING, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// RUNNING → IDLE. False: the run was told to stop.
+    /// RUNNING → IDLE. Returns `false` if the run was told to stop.
     #[inline]
     pub(crate) fn end_if_running(&self) -> bool {
         self.leave_running(IDLE)
@@ -217,7 +229,8 @@ impl<D: Interrupt, R: Clone> KillTargets<D, R> {
         self.list.lock().push(Listed { target: Arc::clone(target), reason: None });
     }
 
-    /// Removes a connection, which gets no interrupt after this (I2). Returns whether the list is empty now.
+    /// Removes a connection, which gets no interrupt after this (I2). Returns whether the list is
+    /// empty now.
     pub(crate) fn remove(&self, target: &Arc<KillTarget<D>>) -> bool {
         let mut list = self.list.lock();
         list.retain(|listed| !Arc::ptr_eq(&listed.target, target));
@@ -247,7 +260,8 @@ impl<D: Interrupt, R: Clone> KillTargets<D, R> {
         list.iter().find(|listed| Arc::ptr_eq(&listed.target, target))?.reason.clone()
     }
 
-    /// KILLED → ENDING, at the end of a killed run's work: its interrupt has come, is cleared, and none follows (I3).
+    /// KILLED → ENDING, at the end of a killed run's work: its interrupt has come, is cleared, and
+    /// none follows (I3).
     #[cold]
     #[inline(never)]
     pub(crate) fn end_work(&self, target: &KillTarget<D>) {
@@ -263,7 +277,8 @@ impl<D: Interrupt, R: Clone> KillTargets<D, R> {
         target.connection.clear_interrupt();
     }
 
-    /// Ends an outermost run. `after_last` runs if this was the last killed run, while no run can be told to stop.
+    /// Ends an outermost run. `after_last` runs if this was the last killed run, while no run can
+    /// be told to stop.
     #[inline]
     pub(crate) fn end(&self, target: &Arc<KillTarget<D>>, after_last: impl FnOnce()) {
         if !target.end_if_running() {
@@ -284,7 +299,7 @@ impl<D: Interrupt, R: Clone> KillTargets<D, R> {
             after_last();
         }
         drop(list);
-        // The reason may hold the last handle of a group: it is dropped without the lock.
+        // The reason may have the last handle of a group, so it is dropped without the lock.
         drop(reason);
     }
 }

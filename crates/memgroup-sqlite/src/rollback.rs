@@ -1,8 +1,10 @@
-//! Whether a transaction was rolled back while a connection was in use. After that, nothing more is committed in its transaction closure.
+//! Tracks whether a transaction was rolled back while a connection was in use. After that, nothing
+//! more is committed in its transaction closure.
 //!
-//! SQLite rolls a whole transaction back when memory runs out in a statement that it cannot undo alone. Its error code does not tell.
-//! Comparing `sqlite3_get_autocommit` before and after would miss a transaction that began in between. SQLite's rollback hook does not miss
-//! it, and costs nothing until it is called.
+//! SQLite rolls back a whole transaction when memory runs out in a statement that it cannot undo
+//! alone, but its error code does not say so. Comparing `sqlite3_get_autocommit` before and after
+//! would miss a transaction that began in between. SQLite's rollback hook does not miss it, and
+//! costs nothing until it is called.
 //!
 //! ```text
 //!   rollback ──▶ autocommit off ─────────────────────────────▶ an explicit transaction: noted
@@ -15,15 +17,21 @@
 //!             ▲─────────────────── outermost guard dropped ─────┘
 //! ```
 //!
-//! - I1. A [`RollbackWatch`] belongs to one connection and is independent of all others. The hooks have its address, so it lives until they
-//!   are removed ([`RollbackWatch::stop`]) or the connection is closed.
-//! - I2. A note is visible to the runs of the connection that were on when it was made, and to no later run.
-//! - I3. Between a noted rollback under a guard and the end of that guard, nothing is committed on the connection.
-//! - B1. If the application replaces the rollback hook, no rollback is noted. If it replaces either hook, I3 does not hold.
-//! - B2. VACUUM's own transaction is recognised by the database that VACUUM attaches, `vacuum_..`. SQLite refuses a VACUUM in a transaction.
-//!   If such a refused VACUUM is killed while the application has attached a database of that name, the rollback is not noted.
+//! - I1. A [`RollbackWatch`] belongs to one connection and is independent of all others. The hooks
+//!   have its address, so it lives until they are removed ([`RollbackWatch::stop`]) or the
+//!   connection is closed.
+//! - I2. A note is visible to the runs of the connection that were active when it was made, and to
+//!   no later run.
+//! - I3. Between a noted rollback under a guard and the end of that guard, nothing is committed on
+//!   the connection.
+//! - B1. If the application replaces the rollback hook, no rollback is noted. If it replaces either
+//!   hook, I3 does not hold.
+//! - B2. VACUUM's own transaction is recognised by the database that VACUUM attaches, `vacuum_..`.
+//!   SQLite refuses a VACUUM in a transaction. If such a refused VACUUM is killed while the
+//!   application has attached a database of that name, the rollback is not noted.
 //!
-//! Synchronisation: only the thread that uses the connection reads or writes the fields. A connection is `Send`, not `Sync`.
+//! Synchronisation: only the thread that uses the connection reads or writes the fields. A
+//! connection is `Send`, not `Sync`.
 
 #![allow(unsafe_code)]
 
@@ -48,9 +56,11 @@ pub(crate) struct RollbackWatch {
     db: *mut ffi::sqlite3,
 }
 
-// SAFETY: only the thread that uses the connection uses the fields, and sending the connection orders the uses.
+// SAFETY: only the thread that uses the connection uses the fields, and sending the connection
+// orders the uses.
 unsafe impl Send for RollbackWatch {}
-// SAFETY: as above: the owner of the only other reference, the connection, is not `Sync`.
+// SAFETY: only one thread at a time uses the fields, because the owner of the only other reference,
+// the connection, is not `Sync`.
 unsafe impl Sync for RollbackWatch {}
 
 impl RollbackWatch {
@@ -63,7 +73,7 @@ impl RollbackWatch {
         let argument = Arc::as_ptr(&watch).cast_mut().cast::<c_void>();
         // SAFETY: `db` is open, and the argument outlives the hooks (I1).
         unsafe { ffi::sqlite3_rollback_hook(db, Some(on_rollback), argument) };
-        // SAFETY: as above.
+        // SAFETY: `db` is open, and the argument outlives the hooks (I1).
         unsafe { ffi::sqlite3_commit_hook(db, Some(on_commit), argument) };
         watch
     }
@@ -72,23 +82,24 @@ impl RollbackWatch {
     pub(crate) fn stop(&self) {
         // SAFETY: the connection is open.
         unsafe { ffi::sqlite3_rollback_hook(self.db, None, ptr::null_mut()) };
-        // SAFETY: as above.
+        // SAFETY: the connection is open.
         unsafe { ffi::sqlite3_commit_hook(self.db, None, ptr::null_mut()) };
     }
 
-    /// Whether a transaction was rolled back since [`RollbackWatch::set_aside`].
+    /// Returns whether a transaction was rolled back since [`RollbackWatch::set_aside`].
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
         self.is_noted.get()
     }
 
-    /// Clears the note while the guard lives. After it, the outer run sees the notes of both.
+    /// Clears the note while the guard lives. Afterwards the outer run sees the notes of both.
     #[inline]
     pub(crate) fn set_aside(&self) -> SetAside<'_> {
         SetAside { watch: self, was_noted: self.is_noted.replace(false) }
     }
 
-    /// Refuses every commit after the first noted rollback, while the guard lives. Guards of one connection nest, and the outermost counts.
+    /// Refuses every commit after the first noted rollback, while the guard lives. Guards of one
+    /// connection nest, and the outermost counts.
     pub(crate) fn guard(&self) -> Guard<'_> {
         let is_outermost = self.commits.get() == Commits::Free;
         if is_outermost {
@@ -138,11 +149,14 @@ impl Drop for Guard<'_> {
 unsafe extern "C" fn on_rollback(watch: *mut c_void) {
     // SAFETY: the argument is the connection's watch, which outlives the hooks (I1).
     let watch = unsafe { &*watch.cast::<RollbackWatch>() };
-    // SAFETY: SQLite calls the hook of an open connection, and this thread holds its recursive mutex.
+    // SAFETY: SQLite calls the hook of an open connection, and this thread holds its recursive
+    // mutex.
     let is_explicit = unsafe { ffi::sqlite3_get_autocommit(watch.db) } == 0;
-    // SAFETY: as above.
+    // SAFETY: SQLite calls the hook of an open connection, and this thread holds its recursive
+    // mutex.
     let running = unsafe { Statements::running(watch.db) };
-    // SAFETY: as above.
+    // SAFETY: SQLite calls the hook of an open connection, and this thread holds its recursive
+    // mutex.
     let is_vacuums_own = || running.vacuum && unsafe { has_vacuums_copy(watch.db) };
     if if is_explicit { !is_vacuums_own() } else { running.end || !running.write } {
         watch.note();
@@ -174,18 +188,22 @@ impl Statements {
     unsafe fn running(db: *mut ffi::sqlite3) -> Statements {
         let (mut running, mut statement) = (Statements::default(), ptr::null_mut());
         loop {
-            // SAFETY: `db` is open; `statement` is null or one of its statements, which stay while this thread holds the mutex.
+            // SAFETY: `db` is open; `statement` is null or one of its statements, which stay while
+            // this thread holds the mutex.
             statement = unsafe { ffi::sqlite3_next_stmt(db, statement) };
             if statement.is_null() {
                 return running;
             }
-            // SAFETY: as above.
+            // SAFETY: `db` is open; `statement` is null or one of its statements, which stay while
+            // this thread holds the mutex.
             if unsafe { ffi::sqlite3_stmt_busy(statement) } == 0 {
                 continue;
             }
-            // SAFETY: as above.
+            // SAFETY: `db` is open; `statement` is null or one of its statements, which stay while
+            // this thread holds the mutex.
             running.write |= unsafe { ffi::sqlite3_stmt_readonly(statement) } == 0;
-            // SAFETY: as above.
+            // SAFETY: `db` is open; `statement` is null or one of its statements, which stay while
+            // this thread holds the mutex.
             let text = unsafe { ffi::sqlite3_sql(statement) };
             // A blob's statement has no text.
             if !text.is_null() {
@@ -216,7 +234,8 @@ fn first_word(mut text: &[u8]) -> &[u8] {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Whether the database is attached that VACUUM makes, in an explicit transaction of its own.
+/// Returns whether the database is attached that VACUUM makes, in an explicit transaction of its
+/// own.
 ///
 /// # Safety
 ///

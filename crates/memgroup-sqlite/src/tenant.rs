@@ -5,16 +5,21 @@
 //!   close, Drop ▶ enter the group ──▶ cached statements, sqlite3_close       ──▶ leave the group
 //! ```
 //!
-//! - I1. SQLite code runs on this connection only between entering and leaving its group. The closure gets the connection for any lifetime,
-//!   so a value that borrows from it (a statement, a row) cannot leave the closure.
-//! - B1. The closure may enter another group, by a scope or by a run of another tenant's connection. SQLite code on this connection is then
-//!   charged to that group. A check would have to precede every allocation.
-//! - I2. The connection is there until `close` or `Drop` takes it.
-//! - I3. No kill stops the closing: the connection has left its group's kill targets, and an earlier interrupt is cleared.
+//! - I1. SQLite code runs on this connection only between entering and leaving its group. The
+//!   closure gets the connection for any lifetime, so a value that borrows from it (a statement, a
+//!   row) cannot leave the closure.
+//! - B1. The closure may enter another group, by a scope or by a run of another tenant's
+//!   connection. SQLite code on this connection is then charged to that group. Preventing that
+//!   would need a check before every allocation.
+//! - I2. The connection exists until `close` or `Drop` takes it.
+//! - I3. No kill stops the closing, because the connection has left its group's kill targets, and
+//!   an earlier interrupt is cleared.
 //! - I4. A panic in the closure leaves the group on its way out, because guards do it.
-//! - I5. A killed run leaves no transaction open that it began, and no interrupt. Its own ROLLBACK may have failed: SQLite interrupts it while
-//!   another statement of the connection is open. A transaction that began before the run stays as SQLite left it. The transaction stays
-//!   open if the application's authorizer denies ROLLBACK, or neither the group nor the unattributed one has memory for it. Then the error
+//! - I5. A killed run leaves no transaction open that it began, and no interrupt. This includes the
+//!   case that its own ROLLBACK fails, because SQLite interrupts a ROLLBACK while another statement
+//!   of the connection is open. A transaction that began before the run stays as SQLite left it.
+//!   There is one exception: the transaction stays open if the application's authorizer denies
+//!   ROLLBACK, or if neither the group nor the unattributed one has memory for it. The error then
 //!   says that it was not rolled back.
 
 #![allow(unsafe_code)]
@@ -32,8 +37,8 @@ use rusqlite::{Connection, InterruptHandle, OpenFlags, ffi};
 
 use crate::account::{ACCOUNT, belongs};
 use crate::allocation_error;
+use crate::block;
 use crate::error::{Killed, OutOfMemory, TenantError, is_interrupted, is_out_of_memory};
-use crate::freed;
 use crate::gauges::{Gauges, MemoryKinds};
 use crate::kill::{KillReason, Registration};
 use crate::rollback::RollbackWatch;
@@ -42,25 +47,28 @@ use crate::uri;
 /// How a connection treats the delays of a group that [owes](memgroup::Group::owed).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Throttling {
-    /// The thread sleeps at the beginning of a run, for at most 2 s. It does not sleep within a transaction of the connection, or within a
-    /// run of a tenant's connection on the same thread.
+    /// The thread sleeps at the beginning of a run, for at most 2 s. It does not sleep within a
+    /// transaction of the connection, or within a run of a tenant's connection on the same thread.
     ///
-    /// Not for a connection that a function of the application uses while SQLite runs a statement of a plain connection: the sleep would
-    /// hold that statement's locks.
+    /// Don't use this for a connection that a function of the application uses while SQLite runs a
+    /// statement of a plain connection, because the thread would sleep with that statement's locks.
     #[default]
     Block,
-    /// The application takes the delays with [`TenantConnection::take_throttle`], and schedules its work itself.
+    /// The application takes the delays with [`TenantConnection::take_throttle`], and schedules its
+    /// work itself.
     Manual,
 }
 
-/// A SQLite connection. Every allocation of it is charged to one group.
+/// A SQLite connection whose every allocation is charged to one group.
 ///
-/// It is opened in serialized mode: unlike a plain [`Connection`] with rusqlite's default flags it has a mutex, so other threads may interrupt
-/// it or ask for its memory while it works. Between two runs it may be sent to another thread. Its memory stays charged to its group, and
+/// It is opened in serialized mode: unlike a plain [`Connection`] with rusqlite's default flags, it
+/// has a mutex, so other threads may interrupt it or take cached pages from it while it works.
+/// Between two runs it may be sent to another thread. Its memory stays charged to its group, and
 /// memory that it frees on any thread is credited to its group.
 ///
-/// The group may be removed while the connection is open. Then it refuses further memory, and is listed among the
-/// [`dying`](memgroup::Hierarchy::dying) with its bytes until the connection is closed.
+/// The group may be removed while the connection is open. It then refuses further memory, and is
+/// listed among the [`dying`](memgroup::Hierarchy::dying) groups with its bytes until the
+/// connection is closed.
 ///
 /// # Examples
 ///
@@ -95,13 +103,14 @@ impl TenantConnection {
     ///
     /// # Errors
     ///
-    /// [`TenantError::NotInstalled`], [`TenantError::ForeignGroup`]; [`TenantError::OutOfMemory`] when the group has no memory for a
-    /// connection; [`TenantError::Sqlite`] when SQLite cannot open it.
+    /// [`TenantError::NotInstalled`], [`TenantError::ForeignGroup`]; [`TenantError::OutOfMemory`]
+    /// when the group has no memory for a connection; [`TenantError::Sqlite`] when SQLite cannot
+    /// open it.
     pub fn open(group: &Group, path: impl AsRef<Path>) -> Result<Self, TenantError> {
         Self::open_with_flags(group, path, OpenFlags::default())
     }
 
-    /// Opens a private database in memory. Its pages are charged to `group` too.
+    /// Opens a private database in memory. Its pages are charged to `group` as well.
     ///
     /// # Errors
     ///
@@ -112,9 +121,11 @@ impl TenantConnection {
 
     /// Opens the database at `path` for `group` with flags of your own.
     ///
-    /// The connection is always serialized and never shares its page cache: `SQLITE_OPEN_FULL_MUTEX` and `SQLITE_OPEN_PRIVATE_CACHE` replace
-    /// `SQLITE_OPEN_NO_MUTEX` and `SQLITE_OPEN_SHARED_CACHE`. A URI could ask for a shared cache despite the flags. So a name that begins with
-    /// `file:` and has `cache=shared` among its parameters is refused. Names that are attached later (`ATTACH`) are not checked.
+    /// The connection is always serialized and never shares its page cache:
+    /// `SQLITE_OPEN_FULL_MUTEX` and `SQLITE_OPEN_PRIVATE_CACHE` replace `SQLITE_OPEN_NO_MUTEX` and
+    /// `SQLITE_OPEN_SHARED_CACHE`. A URI could ask for a shared cache despite the flags. So a name
+    /// that begins with `file:` and has `cache=shared` among its parameters is refused. Names that
+    /// are attached later (`ATTACH`) are not checked.
     ///
     /// # Errors
     ///
@@ -150,7 +161,7 @@ impl TenantConnection {
         if is_serialized { Ok(tenant) } else { Err(TenantError::NotSerialized { group: group.path() }) }
     }
 
-    /// The group that pays.
+    /// Returns the group that pays.
     pub fn group(&self) -> &Group {
         &self.group
     }
@@ -184,20 +195,24 @@ impl TenantConnection {
         }
     }
 
-    /// Samples SQLite's figures for this connection's memory by kind, and reports them to the group's gauges.
+    /// Samples SQLite's figures for this connection's memory by kind, and reports them to the
+    /// group's gauges.
     ///
-    /// The gauges of a connection in use are also updated at the end of a run: at most every tenth of a second, and for at most a hundredth of
-    /// the time, because SQLite walks all statements and tables. Call this for figures of this moment, or some time after the last run. The
+    /// The gauges of a connection in use are also updated at the end of a run: at most every tenth
+    /// of a second, and for at most a hundredth of the time, because SQLite walks all statements
+    /// and tables. Call this to get current figures, or some time after the last run. The
     /// connection's part of the gauges is subtracted when it is closed.
     pub fn sample(&self) -> MemoryKinds {
         self.gauges.sample(&self.group, self.connection())
     }
 
-    /// Frees the cached pages that the connection does not need now: all except those used by a running statement or changed by an open
-    /// transaction. A database in memory keeps its pages, because they are nowhere else.
+    /// Frees the cached pages that the connection does not need now: all except those used by a
+    /// running statement or changed by an open transaction. A database in memory keeps its pages,
+    /// because they exist nowhere else.
     ///
-    /// Returns the bytes that the group got back: exactly the blocks that this call has freed and that were charged to the group,
-    /// independent of other connections. They count as reclaimed from the group, and its gauges are updated.
+    /// Returns the bytes that the group got back: exactly the blocks that this call has freed and
+    /// that were charged to the group, independent of other connections. They count as reclaimed
+    /// from the group, and its gauges are updated.
     ///
     /// # Errors
     ///
@@ -205,7 +220,7 @@ impl TenantConnection {
     pub fn release_memory(&self) -> Result<u64, TenantError> {
         let _entered = Entered::group(&self.group);
         let mut code = ffi::SQLITE_OK;
-        let bytes = freed::count(self.group.id(), || {
+        let bytes = block::freed_by(self.group.id(), || {
             // SAFETY: the connection is open (I2).
             code = unsafe { ffi::sqlite3_db_release_memory(self.handle()) };
         });
@@ -220,7 +235,8 @@ impl TenantConnection {
         Err(failure(&self.group, rusqlite::Error::SqliteFailure(ffi::Error::new(code), None), false))
     }
 
-    /// A handle with which any thread can interrupt the statement that runs on this connection.
+    /// Returns a handle with which any thread can interrupt the statement that is running on this
+    /// connection.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         self.connection().get_interrupt_handle()
     }
@@ -272,8 +288,8 @@ impl TenantConnection {
         })
     }
 
-    /// Rolls back the transaction that a killed run has left open. If the group has no memory for that, the unattributed one pays the few
-    /// kilobytes.
+    /// Rolls back the transaction that a killed run has left open. If the group has no memory for
+    /// that, the unattributed one pays the few kilobytes.
     #[cold]
     fn roll_back(&self) {
         let payers = [Some(&self.group), ACCOUNT.get().map(|account| &account.unattributed)];
@@ -297,7 +313,7 @@ impl TenantConnection {
         unsafe { self.connection().handle() }
     }
 
-    /// Whether a transaction was rolled back since the run began, and none is open now.
+    /// Returns whether a transaction was rolled back since the run began, and none is open now.
     #[cold]
     fn is_rolled_back(&self) -> bool {
         self.watch.is_noted() && self.connection().is_autocommit()
@@ -351,7 +367,7 @@ fn out_of_memory(group: &Group, rolled_back: bool) -> TenantError {
     })
 }
 
-/// Whether rusqlite panicked for a value that SQLite announced and then did not deliver.
+/// Returns whether rusqlite panicked for a value that SQLite announced and then did not deliver.
 fn is_unfetched_value(panic: &(dyn Any + Send)) -> bool {
     panic.downcast_ref::<&str>().is_some_and(|text| {
         text.starts_with("unexpected SQLITE_") && text.ends_with("column type with NULL data")

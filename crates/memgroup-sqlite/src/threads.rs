@@ -1,25 +1,29 @@
 //! The proof that this thread is the only one of its process.
 //!
-//! - I1. If the kernel counts one thread, that is the calling one. Nothing else runs code of the process until this thread starts a thread.
+//! - I1. If the kernel counts one thread, it is the calling one. Nothing else runs code of the
+//!   process until this thread starts a thread.
 //!
-//! The kernel changes the number of threads as a whole, so it needs no walk over a changing list. It counts a thread from before its first
-//! instruction until after its last one. A thread that was joined may be counted for a moment longer, which is why a larger number is read again.
-//! Threads of the kernel that serve an `io_uring` are counted too. That errs on the safe side.
+//! The kernel updates the number of threads atomically, so nothing has to walk a changing list. It
+//! counts a thread from before its first instruction until after its last one. A thread that was
+//! joined may be counted for a moment longer, which is why a larger number is read again. Kernel
+//! threads that serve an `io_uring` are counted as well, which errs on the safe side.
 //!
-//! The number does not cover what only `unsafe` code can make: a handler of signals, and a child of `clone` with `CLONE_VM` and without
-//! `CLONE_VFORK` (the parent of a `vfork` sleeps). Such a handler or child must not use SQLite anyway.
+//! The number does not cover what only `unsafe` code can make: a handler of signals, and a child of
+//! `clone` with `CLONE_VM` and without `CLONE_VFORK` (the parent of a `vfork` sleeps). Such a
+//! handler or child must not use SQLite anyway.
 
 use std::thread;
 use std::time::Duration;
 
-/// How often the number is read before another thread is believed, and the time between.
+/// How often the number is read before we conclude that there is another thread, and the time
+/// between two reads.
 const READS: u32 = 100;
 const BETWEEN: Duration = Duration::from_millis(1);
 
 /// Why the calling thread may not be the only one.
 #[derive(Debug)]
 pub(crate) enum NotAlone {
-    /// The process has so many threads.
+    /// The process has this many threads.
     Others(u64),
     /// The number is unknown: on systems other than Linux, and without `/proc`.
     Unknown(String),

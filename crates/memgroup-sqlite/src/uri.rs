@@ -2,9 +2,10 @@
 //!
 //! `file:path?key=value&key=value#fragment`. Keys and values may contain `%HH`, and end at a `%00`.
 //!
-//! - I1. Every name in which SQLite finds `cache=shared` is recognised. A name that SQLite does not read as a URI may be recognised too.
+//! - I1. Every name in which SQLite finds `cache=shared` is recognised. So may be a name that
+//!   SQLite does not read as a URI.
 
-/// Whether `name` is a URI with `cache=shared` among its parameters.
+/// Returns whether `name` is a URI with `cache=shared` among its parameters.
 pub(crate) fn asks_for_shared_cache(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b"file:") else { return false };
     let rest = rest.split(|&byte| byte == b'#').next().unwrap_or_default();
@@ -16,7 +17,8 @@ pub(crate) fn asks_for_shared_cache(name: &[u8]) -> bool {
     })
 }
 
-/// `text` up to a `%00`, with each `%HH` replaced. A `%` without two hexadecimal digits stands for itself.
+/// Returns `text` up to a `%00`, with each `%HH` replaced. A `%` without two hexadecimal digits
+/// stays as it is.
 fn decoded(mut text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     while let [first, rest @ ..] = text {

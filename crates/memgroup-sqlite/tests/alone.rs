@@ -1,4 +1,5 @@
-//! Installation in a process with one thread, and with more. Each case is a child process, because SQLite is installed once in a process.
+//! Installation in a process with one thread, and with more. Each case is a child process, because
+//! SQLite is installed once in a process.
 
 use std::process::Command;
 use std::sync::Barrier;

@@ -7,7 +7,8 @@ use memgroup_sqlite::{TenantConnection, installed};
 use rusqlite::Connection;
 use support::{generated, hierarchy, sort, tenant_with_max};
 
-/// The work of one thread: connections of several tenants, within and beyond their limits. Some are passed to the closing thread.
+/// The work of one thread: connections of several tenants, within and beyond their limits. Some are
+/// passed to the closing thread.
 fn work(seed: u64, tenants: &[memgroup::Group], dir: &std::path::Path, hand: &dyn Fn(TenantConnection)) {
     let mut state = seed;
     let mut next = |bound: u64| {

@@ -10,7 +10,8 @@ use rusqlite::Connection;
 fn refuses_when_sqlite_is_in_use() {
     let before = Connection::open_in_memory().expect("a plain connection");
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
-    // SAFETY: this is the only test of its process, and the thread that runs it does not use SQLite.
+    // SAFETY: this is the only test of its process, and the thread that runs it does not use
+    // SQLite.
     let refused = unsafe { install_unchecked(&hierarchy, None) }.expect_err("SQLite is initialised");
     assert!(matches!(refused, InstallError::AlreadyInitialized), "{refused}");
     assert!(refused.to_string().contains("already initialised"), "{refused}");

@@ -18,7 +18,8 @@ fn keeps_the_first_installation() {
     let misplaced = install_with(&hierarchy, &other.root()).expect_err("a group of another hierarchy");
     assert!(matches!(&misplaced, InstallError::ForeignGroup { path } if path == "/"), "{misplaced}");
 
-    // SAFETY: this is the only test of its process, and the thread that runs it does not use SQLite.
+    // SAFETY: this is the only test of its process, and the thread that runs it does not use
+    // SQLite.
     let first = unsafe { install_unchecked(&hierarchy, None) }.expect("nothing used SQLite before");
     let again = install(&hierarchy).expect("the same hierarchy");
     assert_eq!(first.unattributed(), again.unattributed());

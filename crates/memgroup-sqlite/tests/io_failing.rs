@@ -1,4 +1,5 @@
-//! A failed read, write or sync returns its error, and is not counted. These tests replace system calls of their process.
+//! A failed read, write or sync returns its error, and is not counted. These tests replace system
+//! calls of their process.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(unsafe_code)]
@@ -34,7 +35,8 @@ unsafe extern "C" fn pread(file: c_int, to: *mut c_void, bytes: usize, at: i64) 
     unsafe { libc::pread(file, to, bytes, at) }
 }
 
-/// Replaces the C library's function in this whole process. SQLite has no other way to inject a failing sync.
+/// Replaces the C library's function in this whole process. SQLite has no other way to inject a
+/// failing sync.
 #[unsafe(no_mangle)]
 extern "C" fn fsync(file: c_int) -> c_int {
     sync_by(libc::SYS_fsync, file)
@@ -66,7 +68,8 @@ fn replace_calls() {
     // SQLite uses one pair or the other, as it was compiled; on 64 bits they are the same.
     let calls = [(c"pwrite", pwrite), (c"pwrite64", pwrite), (c"pread", pread), (c"pread64", pread)];
     for (name, call) in calls {
-        // SAFETY: a function pointer is as large as a pointer; SQLite calls it with the signature it has for the name.
+        // SAFETY: a function pointer is as large as a pointer; SQLite calls it with the signature
+        // it has for the name.
         let call: ffi::sqlite3_syscall_ptr = unsafe { std::mem::transmute(call) };
         // SAFETY: the VFS and the name are as SQLite passes them.
         assert_eq!(unsafe { set(vfs, name.as_ptr(), call) }, ffi::SQLITE_OK);

@@ -1,4 +1,5 @@
-//! A kill hook may run inside an allocator, so it allocates nothing. This process counts Rust's allocations.
+//! A kill hook may run inside an allocator, so it allocates nothing. This process counts Rust's
+//! allocations.
 
 #![allow(unsafe_code)]
 

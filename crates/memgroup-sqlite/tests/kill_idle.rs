@@ -1,5 +1,5 @@
-//! The kill hook of an idle group in a hierarchy without reclaim. It frees the asked bytes, at least 64 KiB, and nothing below the
-//! group's `min`.
+//! The kill hook of an idle group in a hierarchy without reclaim. It frees the asked bytes, at
+//! least 64 KiB, and nothing below the group's `min`.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,8 @@ fn hierarchy() -> &'static Hierarchy {
     static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
     HIERARCHY.get_or_init(|| {
         let hierarchy = Hierarchy::new(Config::new().reclaim(false)).expect("a configuration");
-        // SAFETY: each test that uses SQLite calls this function first, and the lock of `HIERARCHY` has others wait.
+        // SAFETY: each test that uses SQLite calls this function first, and the lock of `HIERARCHY`
+        // has others wait.
         unsafe { install_unchecked(&hierarchy, None) }.expect("nothing used SQLite before");
         hierarchy
     })

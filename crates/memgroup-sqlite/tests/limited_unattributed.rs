@@ -11,7 +11,8 @@ fn initialises_sqlite_after_the_limit_was_lifted() {
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
     let shared = hierarchy.create("/shared").expect("a group");
     shared.set_max(0).expect("a limit");
-    // SAFETY: this is the only test of its process, and the thread that runs it does not use SQLite.
+    // SAFETY: this is the only test of its process, and the thread that runs it does not use
+    // SQLite.
     let install = || unsafe { install_unchecked(&hierarchy, Some(&shared)) };
     let refused = install().expect_err("no memory to initialise in");
     assert!(matches!(refused, InstallError::Initialize { code: ffi::SQLITE_NOMEM }), "{refused}");

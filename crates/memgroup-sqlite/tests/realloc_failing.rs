@@ -1,4 +1,5 @@
-//! The system refuses to enlarge a block that the group has been charged for. This test limits the memory of its process.
+//! The system refuses to enlarge a block that the group has been charged for. This test limits the
+//! memory of its process.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]

@@ -1,4 +1,5 @@
-//! An idle tenant's page cache is reclaimed for a busy tenant under their common parent, before a charge is refused.
+//! An idle tenant's page cache is reclaimed for a busy tenant under their common parent, before a
+//! charge is refused.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 
@@ -28,7 +29,8 @@ fn figure(hierarchy: &Hierarchy, group: &Group, stat: StatKey) -> u64 {
 #[test]
 fn reclaims_pages_of_an_idle_tenant_for_a_busy_one() {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    // SAFETY: this is the only test of its process, and the thread that runs it does not use SQLite.
+    // SAFETY: this is the only test of its process, and the thread that runs it does not use
+    // SQLite.
     unsafe { install_unchecked(&hierarchy, None) }.unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();
     tenants.set_max(32 * MIB).unwrap();

@@ -1,8 +1,10 @@
-//! Each charge of a connection's life is refused in turn: while it is opened, writes, sorts, copies its database, and is closed.
+//! Each charge of a connection's life is refused in turn: while it is opened, writes, sorts, copies
+//! its database, and is closed.
 //!
-//! A statement either reports out of memory or has the right result: SQLite goes without some of what it asks for. Whatever was refused, the
-//! next statement works, the database is whole, and no byte is lost. Each refusal has a process of its own, because SQLite's state is the
-//! process's, and a crash would hide the others.
+//! A statement either reports out of memory or has the right result: SQLite goes without some of
+//! what it asks for. Whatever was refused, the next statement works, the database is whole, and no
+//! byte is lost. Each refusal has a process of its own, because SQLite's state is the process's,
+//! and a crash would hide the others.
 
 mod support;
 
@@ -78,7 +80,8 @@ fn end_transaction(conn: &TenantConnection) {
     }
 }
 
-/// All steps up to the first that is refused. Returns the connection, if it could be opened, and whether a step was refused.
+/// All steps up to the first that is refused. Returns the connection, if it could be opened, and
+/// whether a step was refused.
 fn scenario(group: &Group, path: &Path, settings: Step) -> (Option<TenantConnection>, bool) {
     let conn = match TenantConnection::open(group, path) {
         Ok(conn) => conn,
@@ -108,8 +111,8 @@ fn sweep(test: &str, settings: Step) {
         let injection = hierarchy().root().inject_failures_at(run.refused());
         let (conn, is_refused) = scenario(&group, &path, settings);
         let is_open = conn.is_some();
-        // Closing takes memory, too: to copy a write-ahead log, for instance. It succeeds without. A connection that was refused once must go on
-        // itself.
+        // Closing takes memory, too: to copy a write-ahead log, for instance. It succeeds without.
+        // A connection that was refused once must go on itself.
         let conn = conn.filter(|_| run.form == Form::Once);
         let (charges, failed) = (injection.drawn(), injection.failed());
         drop(injection);

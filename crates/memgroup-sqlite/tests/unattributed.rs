@@ -13,7 +13,8 @@ use support::generated;
 fn never_charges_the_unattributed_group_for_a_tenant() {
     // Without stock every charge reaches the counters, so that the peak shows the smallest of them.
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a configuration without stock");
-    // SAFETY: this is the only test of its process, and the thread that runs it does not use SQLite.
+    // SAFETY: this is the only test of its process, and the thread that runs it does not use
+    // SQLite.
     let installed = unsafe { install_unchecked(&hierarchy, None) };
     let unattributed = installed.expect("nothing used SQLite before").unattributed().clone();
     let dir = tempfile::tempdir().expect("a directory");
@@ -21,7 +22,8 @@ fn never_charges_the_unattributed_group_for_a_tenant() {
     for is_closed in [false, true] {
         let conn =
             TenantConnection::open(&group, dir.path().join(format!("{is_closed}.db"))).expect("a connection");
-        // Closing the last connection of a write-ahead log copies it into the database, which takes memory.
+        // Closing the last connection of a write-ahead log copies it into the database, which takes
+        // memory.
         conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF").expect("a log");
         conn.execute_batch(&format!("CREATE TABLE t AS SELECT x FROM {}", generated(200, 500)))
             .expect("enough memory");
@@ -44,7 +46,8 @@ fn never_charges_the_unattributed_group_for_a_tenant() {
     assert!(unattributed.peak() > initial_bytes, "a plain connection was not charged");
     drop(outside);
 
-    // A group of another hierarchy has an id that means another group here: it must not be written into a block.
+    // A group of another hierarchy has an id that means another group here: it must not be written
+    // into a block.
     let elsewhere = Hierarchy::new(Config::new()).expect("another hierarchy");
     let (stranger, before) = (elsewhere.create("/stranger").expect("a group"), unattributed.usage());
     let inside = {

@@ -1,5 +1,5 @@
-//! A model of a connection with two successive runs while another thread tells it to stop, in every interleaving. The fault of
-//! `mutation` must make it fail.
+//! A model of a connection with two successive runs while another thread tells it to stop, in every
+//! interleaving. The fault of `mutation` must make it fail.
 
 use std::sync::Arc;
 
@@ -19,7 +19,6 @@ impl Interrupt for Flag {
     }
 
     fn clear_interrupt(&self) {
-        // ORDERING: as above.
         self.0.store(false, Ordering::Relaxed);
     }
 }
@@ -36,13 +35,11 @@ fn two_runs_while_another_thread_stops() {
         // ORDERING: Relaxed; as in SQLite.
         assert!(!target.connection.0.load(Ordering::Relaxed), "an interrupt has outlived its run");
         assert!(target.begin());
-        // ORDERING: as above.
         let is_interrupted = target.connection.0.load(Ordering::Relaxed);
         let mut was_killed = false;
         targets.end(&target, || was_killed = true);
         assert!(!is_interrupted || was_killed, "a run was interrupted that was not killed");
     }
-    // ORDERING: as above.
     assert!(!target.connection.0.load(Ordering::Relaxed), "an interrupt has outlived its run");
     targets.remove(&target);
     stopping.join().expect("the other thread cannot fail");

@@ -1,6 +1,7 @@
 //! The bucket array of a page table, in a block charged like all memory of SQLite.
 //!
-//! - I1. `at` is the start of a block from [`alloc::allocate`] with `len` initialised buckets; or `len` is 0.
+//! - I1. `at` is the start of a block from [`alloc::allocate`] with `len` initialised buckets; or
+//!   `len` is 0.
 
 #![allow(unsafe_code)]
 
@@ -30,14 +31,16 @@ impl Buckets {
     /// No buckets, and no block.
     pub(super) const EMPTY: Buckets = Buckets { at: NonNull::dangling(), len: 0 };
 
-    /// Twice as many empty buckets as `now`, charged to the current group; `None` when that is refused.
+    /// Twice as many empty buckets as `now`, charged to the current group; `None` when that is
+    /// refused.
     pub(super) fn double(now: u32) -> Option<Buckets> {
         const { assert!(align_of::<Bucket>() <= align_of::<u64>(), "blocks are aligned to eight bytes") };
         let len = now.checked_mul(2)?.max(BUCKETS_MIN) as usize;
         let bytes = c_int::try_from(len.checked_mul(size_of::<Bucket>())?).ok()?;
         let at = alloc::allocate(bytes)?.cast::<Bucket>();
         for index in 0..len {
-            // SAFETY: the block is long enough for `len` buckets and aligned for them; only this thread has it.
+            // SAFETY: the block is long enough for `len` buckets and aligned for them; only this
+            // thread has it.
             unsafe { at.as_ptr().wrapping_add(index).write(None) };
         }
         Some(Buckets { at, len })

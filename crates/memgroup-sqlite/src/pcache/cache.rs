@@ -5,14 +5,17 @@
 //!   the kill hook of an idle group ──▶ try_shrink_group ──▶ the same
 //! ```
 //!
-//! Any thread may shrink any cache, also while its connection runs a statement: pinned pages stay, and the cache's lock is tried, never
-//! waited for. So shrinking does not need the connection's mutex. That one is recursive, so it would let a thread shrink a cache in the
-//! middle of a call. A thread that allocates a page does not hold the cache's lock (`pcache` I2), and may get memory from its own cache.
+//! Any thread may shrink any cache, even while its connection is running a statement: pinned pages
+//! stay, and the cache's lock is tried, never waited for. So shrinking does not need the
+//! connection's mutex, which would not help anyway: it is recursive, so it would let a thread
+//! shrink a cache in the middle of a call. A thread that allocates a page does not hold the cache's
+//! lock (`pcache` I2), and may get memory from its own cache.
 //!
-//! - I1. A purgeable cache is registered with its group's shrinkers from its creation to its end. Its removal waits for running
-//!   calls of the shrinker, each of which frees pages in batches.
-//! - B1. An empty cache counts as holding nothing rather than as empty: it does not report its first evictable page. So the engine counts
-//!   it at the last priorities.
+//! - I1. A purgeable cache is registered with its group's shrinkers from its creation to its end.
+//!   Its removal waits for running calls of the shrinker, each of which frees pages in batches.
+//! - B1. An empty cache counts as one that has nothing now, not as one that the engine can skip,
+//!   because it does not report its first evictable page. So the engine counts it at the last
+//!   priorities.
 
 #![allow(unsafe_code)]
 
@@ -43,18 +46,19 @@ pub(super) struct PageCache {
     pages: Lock<Pages>,
     /// Pages in the list of evictable ones. Written under the lock.
     listed: AtomicU32,
-    /// Whether an unpinned page does not become recent: the cache has more pages than SQLite advises, or its pages are not evictable.
-    /// Written under the lock.
+    /// Whether an unpinned page does not become recent: the cache has more pages than SQLite
+    /// advises, or its pages are not evictable. Written under the lock.
     pub(super) skips_recent: AtomicBool,
     pub(super) format: Format,
-    /// Whether unpinned pages are evictable, because they are in a file too. SQLite says so when it creates the cache.
+    /// Whether unpinned pages are evictable, because they are in a file too. SQLite says so when it
+    /// creates the cache.
     pub(super) is_purgeable: bool,
     pub(super) shrinker: Mutex<Option<GroupShrinker>>,
     /// The charge for this structure.
     charge: Charge,
 }
 
-/// The lock of a cache, held. Dropping it publishes the counts that are read without it.
+/// A held lock of a cache. Dropping it publishes the counts that are read without the lock.
 pub(super) struct LockedPages<'c> {
     pub(super) pages: Guard<'c, Pages>,
     cache: &'c PageCache,
@@ -64,7 +68,7 @@ impl Drop for LockedPages<'_> {
     #[inline]
     fn drop(&mut self) {
         let skips_recent = !self.cache.is_purgeable || self.pages.table.pages > self.pages.advised;
-        // ORDERING: Relaxed; a stale count causes no more than an attempt in vain.
+        // ORDERING: Relaxed, because a stale count causes at most a futile attempt.
         self.cache.listed.store(self.pages.list.len, Ordering::Relaxed);
         // ORDERING: Relaxed; only the connection reads it, and only its own calls make it true.
         self.cache.skips_recent.store(skips_recent, Ordering::Relaxed);
@@ -79,7 +83,8 @@ pub(super) struct Evictable {
 }
 
 impl PageCache {
-    /// A cache without pages, charged to the current group and registered with its shrinkers; `None` when the charge is refused.
+    /// A cache without pages, charged to the current group and registered with its shrinkers;
+    /// `None` when the charge is refused.
     pub(super) fn create(format: Format, is_purgeable: bool) -> Option<Arc<PageCache>> {
         let charge = match ACCOUNT.get()?.charge(size_of::<PageCache>() as u64) {
             Ok(charge) => charge,
@@ -104,7 +109,8 @@ impl PageCache {
     fn register(self: &Arc<Self>) {
         let group = self.charge.group();
         let shrinker = CacheShrinker(Arc::downgrade(self));
-        // It fails for a group that was just removed. Such a cache is not shrunk, and goes with its connection.
+        // It fails for a group that was just removed. Such a cache is not shrunk, and goes with its
+        // connection.
         if let Ok(shrinker) = group.add_shrinker(ShrinkerConfig::new(SHRINKER_NAME), shrinker) {
             shrinker.mark();
             CACHES.lock().entry(group.id()).or_default().push(Arc::downgrade(self));
@@ -133,11 +139,13 @@ impl PageCache {
         Evictable { bytes: u64::from(pages) * self.format.charged_bytes(), pages }
     }
 
-    /// Frees least recently used pages until at least `bytes` are freed, and less than one page more; or until no page is evictable.
-    /// Uncharges their owners. Returns the freed bytes; `None` when another thread holds the lock at the first batch.
+    /// Frees least recently used pages until at least `bytes` are freed, and less than one page
+    /// more; or until no page is evictable. Uncharges their owners. Returns the freed bytes; `None`
+    /// when another thread holds the lock at the first batch.
     ///
-    /// Never waits for the lock, which is tried for each batch of pages. If another thread holds it at a later batch, fewer bytes are freed
-    /// than asked for. Pages are uncharged and freed after it is released.
+    /// It never waits for the lock, which is tried for each batch of pages. If another thread holds
+    /// it at a later batch, fewer bytes are freed than asked for. Pages are uncharged and freed
+    /// after it is released.
     pub(super) fn try_shrink(&self, bytes: u64) -> Option<u64> {
         let page_bytes = self.format.charged_bytes();
         let wanted_pages = bytes.div_ceil(page_bytes);
@@ -165,7 +173,8 @@ impl PageCache {
     #[inline]
     pub(super) fn lock(&self) -> LockedPages<'_> {
         let mut pages = self.pages.lock();
-        // SAFETY: the pages were recent: they are in the table, not in the list, and SQLite has unpinned them.
+        // SAFETY: the pages were recent: they are in the table, not in the list, and SQLite has
+        // unpinned them.
         self.recent.take_all(|page| unsafe { pages.list.push(page) });
         LockedPages { pages, cache: self }
     }
@@ -189,10 +198,11 @@ impl Shrinker for CacheShrinker {
     }
 }
 
-/// Frees at least `bytes` of evictable pages in caches of this group, and less than a page more; or all it finds. Returns the freed bytes.
-/// Waits for no lock of this crate and allocates nothing, for callers within a charge.
+/// Frees at least `bytes` of evictable pages in caches of this group, and less than a page more; or
+/// all it finds. Returns the freed bytes. Waits for no lock of this crate and allocates nothing,
+/// for callers within a charge.
 ///
-/// A cache that is shrunk or destroyed at the same time may be passed over.
+/// A cache that is shrunk or destroyed at the same time may be skipped.
 pub(crate) fn try_shrink_group(group: GroupId, bytes: u64) -> u64 {
     let (mut freed, mut at) = (0, 0);
     // The lock is released between two caches, so that caches can come and go.

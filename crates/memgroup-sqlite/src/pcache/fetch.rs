@@ -1,7 +1,8 @@
 //! The methods of a cache for SQLite, behind the C interface of methods.rs.
 //!
-//! - I1. One thread at a time runs these methods: the one that uses the connection. It holds the lock for a few instructions, with all
-//!   recent pages moved to the list ([`PageCache::lock`]), and allocates and frees without it.
+//! - I1. One thread at a time runs these methods: the one that uses the connection. It holds the
+//!   lock for a few instructions, with all recent pages moved to the list ([`PageCache::lock`]),
+//!   and allocates and frees without it.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +19,8 @@ use super::pages::BATCH;
 /// New pages for which a group is not asked after it has refused one.
 pub(super) const RECYCLED_AFTER_REFUSAL: u32 = 64;
 
-/// SQLite's flags for a page that is not in the cache: create none; or create one only if that takes no write of a dirty page.
+/// SQLite's flags for a page that is not in the cache: create none; or create one only if that
+/// takes no write of a dirty page.
 const CREATE_NONE: c_int = 0;
 const CREATE_IF_EASY: c_int = 1;
 
@@ -71,7 +73,8 @@ impl PageCache {
         }
     }
 
-    // Neither this nor `create_page` is inlined: a fetch that finds the page earlier does not pay for their stack frames.
+    // Neither this nor `create_page` is inlined, so that a fetch that finds the page earlier does
+    // not pay for their stack frames.
     #[inline(never)]
     fn fetch_slow(&self, key: u32, create: c_int) -> Option<PagePtr> {
         let mut locked = self.lock();
@@ -102,7 +105,8 @@ impl PageCache {
                     }
                     // SAFETY: it is in the list.
                     Some(page) => of_other_group = Some(unsafe { pages.take(page) }),
-                    // SQLite writes a dirty page now, which is evictable then, and fetches again with another flag.
+                    // SQLite now writes a dirty page, which makes it evictable, and fetches again
+                    // with another flag.
                     None if recycle_only && only_if_easy => return None,
                     None => {}
                 }
@@ -111,7 +115,8 @@ impl PageCache {
         let (is_full, buckets) = (pages.table.pages >= pages.table.buckets(), pages.table.buckets());
         drop(locked);
         interleave::point();
-        // These allocations may reclaim memory from this cache, so the lock is free (`pcache` I2). Without more buckets the chains grow.
+        // These allocations may reclaim memory from this cache, so the lock is free (`pcache` I2).
+        // Without more buckets the chains grow.
         let has_bucket = !is_full || self.grow(buckets) || buckets > 0;
         let allocated = if has_bucket { Page::allocate(self.format) } else { None };
         let is_refused = allocated.is_none();
@@ -147,7 +152,8 @@ impl PageCache {
     /// SQLite has the page pinned, in this cache.
     #[inline]
     pub(super) unsafe fn unpin(&self, page: PagePtr, discard: bool) {
-        // SAFETY: the page is in the table (caller's promise), and the connection may read the key (page.rs, I3).
+        // SAFETY: the page is in the table (caller's promise), and the connection may read the key
+        // (page.rs, I3).
         let key = unsafe { page.header() }.key.get();
         // ORDERING: Relaxed; as in `LockedPages::drop`.
         if discard || self.skips_recent.load(Ordering::Relaxed) || !self.recent.offer(page, key) {

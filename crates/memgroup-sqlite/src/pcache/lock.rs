@@ -1,17 +1,21 @@
-//! The lock of one page cache: its connection takes it for a few instructions in most calls, all other threads only try it.
+//! The lock of one page cache. Its connection takes the lock for a few instructions in most calls;
+//! all other threads only try it.
 //!
 //! ```text
 //!   free ── lock, try_lock: swap ──▶ held ── Guard dropped: store ──▶ free
 //! ```
 //!
 //! - I1. A value is reached through a [`Guard`] only, and a lock has one guard at a time.
-//! - I2. Nothing that can wait, allocate, charge or free happens while a guard lives. So [`Lock::lock`] waits for a few instructions of
-//!   another thread. A thread that holds the guard never calls `lock` again.
-//! - E1. A holder's changes → the next holder: the Release store that ends the first guard pairs with the Acquire swap that begins the next.
-//!   Loom: `loom_gives_the_value_to_one_holder_at_a_time`.
+//! - I2. Nothing that can wait, allocate, charge or free happens while a guard lives. So
+//!   [`Lock::lock`] waits for a few instructions of another thread. A thread that holds the guard
+//!   never calls `lock` again.
+//! - E1. A holder's changes → the next holder: the Release store that ends the first guard pairs
+//!   with the Acquire swap that begins the next. Loom:
+//!   `loom_gives_the_value_to_one_holder_at_a_time`.
 //!
-//! This lock makes one swap and one store, where `std::sync::Mutex` makes two read-modify-writes. SQLite fetches and unpins a page in some
-//! twenty nanoseconds, and takes the lock in most of these calls.
+//! This lock makes one swap and one store, where `std::sync::Mutex` makes two read-modify-writes.
+//! SQLite fetches and unpins a page in some twenty nanoseconds, and takes the lock in most of these
+//! calls.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +33,8 @@ pub(super) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one thread at a time (I1), each of which sees the changes of the last one (E1).
+// SAFETY: the value is reached by one thread at a time (I1), each of which sees the changes of the
+// last one (E1).
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -37,7 +42,7 @@ impl<T> Lock<T> {
         Lock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// The value, once no other thread holds it.
+    /// Waits until no other thread holds the value, and returns it.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
         if !self.take() {
@@ -46,17 +51,19 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// The value, if no thread holds it.
+    /// Returns the value, if no thread holds it.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // ORDERING: Relaxed; a hint, the swap decides. The load keeps a trying thread from taking the cache line from the holder.
+        // ORDERING: Relaxed; a hint, the swap decides. The load keeps a trying thread from taking
+        // the cache line from the holder.
         if self.held.load(Ordering::Relaxed) || !self.take() { None } else { Some(Guard { lock: self }) }
     }
 
-    /// Whether this thread holds the value now.
+    /// Returns whether this thread holds the value now.
     #[inline]
     fn take(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release store in `Guard::drop` (E1). Weaker, this thread could see half of the last change.
+        // ORDERING: Acquire; pairs with the Release store in `Guard::drop` (E1). With a weaker
+        // ordering, this thread could see half of the last change.
         !self.held.swap(true, mutation::weakened(Mutation::LockRelaxed, Ordering::Acquire))
     }
 
@@ -99,11 +106,13 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING: Release; pairs with the Acquire swap in `Lock::take` (E1). Weaker, the next holder could see half of this one's change.
+        // ORDERING: Release; pairs with the Acquire swap in `Lock::take` (E1). With a weaker
+        // ordering, the next holder could see half of this one's change.
         let ordering = mutation::weakened(Mutation::UnlockRelaxed, Ordering::Release);
         #[cfg(not(memgroup_loom))]
         self.lock.held.store(false, ordering);
-        // ORDERING: that of the store. In loom a thread that swaps in a loop could hide a store for ever.
+        // ORDERING: that of the store. In loom a thread that swaps in a loop could hide a store for
+        // ever.
         #[cfg(memgroup_loom)]
         self.lock.held.swap(false, ordering);
     }

@@ -1,6 +1,7 @@
-//! Models of a cache: its connection unpins pages and pins them again while another thread takes them, in every interleaving of a few
-//! calls. The oracle is loom's own. The holder of a page writes to it through a checked cell. Two holders at once, or a second one that does
-//! not see the first one's write, are a data race. Each fault of `mutation` must make its model fail.
+//! Models of a cache: its connection unpins pages and pins them again while another thread takes
+//! them, in every interleaving of a few calls. The oracle is loom's own. The holder of a page
+//! writes to it through a checked cell. Two holders at once, or a second one that does not see the
+//! first one's write, are a data race. Each fault of `mutation` must make its model fail.
 
 #![allow(unsafe_code)]
 // The threads of a model share loom's cells, and run in turns.
@@ -20,7 +21,8 @@ use crate::mutation::{self, Mutation};
 /// The key of the one page.
 const KEY: u32 = 7;
 
-/// A cache of one page. A checked cell stands for its memory. The list under the lock has the page or not.
+/// A cache of one page. A checked cell stands for its memory. The list under the lock has the page
+/// or not.
 struct Model {
     recent: RecentPages,
     list: Lock<Option<PagePtr>>,

@@ -1,10 +1,11 @@
 //! The table of methods that SQLite copies at `SQLITE_CONFIG_PCACHE2`.
 //!
-//! - I1. A `sqlite3_pcache` is a strong reference to a [`PageCache`], made by `xCreate` and taken back by `xDestroy`.
-//! - I2. SQLite calls the methods of one cache from one thread at a time, after `xCreate` and before `xDestroy`. A page that it passes is
-//!   one that it has pinned in that cache.
-//! - I3. No panic leaves this file: every path returns, and `extern "C"` turns a broken invariant into an abort instead of unwinding
-//!   through C.
+//! - I1. A `sqlite3_pcache` is a strong reference to a [`PageCache`], made by `xCreate` and taken
+//!   back by `xDestroy`.
+//! - I2. SQLite calls the methods of one cache from one thread at a time, after `xCreate` and
+//!   before `xDestroy`. A page that it passes is one that it has pinned in that cache.
+//! - I3. No panic leaves this file: every path returns, and `extern "C"` turns a broken invariant
+//!   into an abort instead of unwinding through C.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Random calls of the methods, as SQLite makes them, against a map: which pages are in the cache, and in which order they are evicted.
+//! Random calls of the methods, as SQLite makes them, against a map: which pages are in the cache,
+//! and in which order they are evicted.
 
 #![allow(unsafe_code)]
 
@@ -224,7 +225,8 @@ impl Model {
     }
 }
 
-/// The words of a page that are checked: the first of the buffer, the first of the extra bytes, and the last of the buffer.
+/// The words of a page that are checked: the first of the buffer, the first of the extra bytes, and
+/// the last of the buffer.
 fn places(page: *mut ffi::sqlite3_pcache_page) -> [*mut u64; 3] {
     // SAFETY: the page is pinned.
     let ffi::sqlite3_pcache_page { pBuf: buffer, pExtra: extra } = unsafe { *page };
@@ -243,7 +245,7 @@ fn write(page: *mut ffi::sqlite3_pcache_page, mark: u64) {
     for word in 0..EXTRA_BYTES / 8 {
         // SAFETY: the page is pinned, and the extra bytes are that long.
         let place = unsafe { extra.add(word) };
-        // SAFETY: as above.
+        // SAFETY: the page is pinned, and the extra bytes are that long.
         unsafe { place.write(mark) };
     }
     for place in places(page) {

@@ -1,4 +1,5 @@
-//! The memory of one page: the part that SQLite reads and writes, and this cache's header, in one block.
+//! The memory of one page: the part that SQLite reads and writes, and this cache's header, in one
+//! block.
 //!
 //! ```text
 //!   from alloc ─▶ ┌─────────────────────┬───────────────────────────────┬─────────────────────────┐
@@ -7,14 +8,15 @@
 //!                   ▲ pBuf                ▲ SQLite's pointer              ▲ pExtra, 8-aligned
 //! ```
 //!
-//! The header lies behind the buffer because SQLite may read a few bytes past the buffer of a corrupt page. It lies before the extra bytes
-//! because both are accessed together.
+//! The header is after the buffer because SQLite may read a few bytes past the buffer of a corrupt
+//! page. It is before the extra bytes because both are accessed together.
 //!
-//! - I1. A [`Page`] owns its block: the block came from [`alloc::allocate`], and dropping the page frees it. A [`PagePtr`] points to the
-//!   same block while the page is in the table of a cache.
-//! - I2. All blocks of a cache have the same length ([`Format`]), so bytes are pages times [`Format::charged_bytes`].
-//! - I3. The holder of the cache's lock uses the cells of a header. Only the connection writes `key`, under the lock. So the connection may
-//!   read it without the lock.
+//! - I1. A [`Page`] owns its block: the block came from [`alloc::allocate`], and dropping the page
+//!   frees it. A [`PagePtr`] points to the same block while the page is in the table of a cache.
+//! - I2. All blocks of a cache have the same length ([`Format`]), so bytes are pages times
+//!   [`Format::charged_bytes`].
+//! - I3. The holder of the cache's lock uses the cells of a header. Only the connection writes
+//!   `key`, under the lock. So the connection may read it without the lock.
 
 #![allow(unsafe_code)]
 
@@ -33,7 +35,7 @@ pub(super) struct Header {
     for_sqlite: ffi::sqlite3_pcache_page,
     /// The page's number.
     pub(super) key: Cell<u32>,
-    /// Whether the page is in the list of `lru`.
+    /// Whether the page is in the list of evictable pages.
     pub(super) is_listed: Cell<bool>,
     /// The next page in the table's bucket.
     pub(super) chain: Cell<Option<PagePtr>>,
@@ -72,7 +74,8 @@ impl Format {
 pub(super) struct Page(PagePtr);
 
 impl Page {
-    /// A new page, charged to the current group. `None` when that is refused; the reason is recorded.
+    /// Makes a page, charged to the current group. If that is refused, records the reason and
+    /// returns `None`.
     pub(super) fn allocate(format: Format) -> Option<Page> {
         let buffer = alloc::allocate(format.block_bytes)?;
         // SAFETY: the block is longer than the buffer (`Format::new`).
@@ -104,17 +107,18 @@ impl Drop for Page {
     fn drop(&mut self) {
         // SAFETY: the page is live and only this value has it (I1).
         let block = unsafe { self.0.block() };
-        // SAFETY: as above.
+        // SAFETY: the page is live and only this value has it (I1).
         unsafe { alloc::release(block) };
     }
 }
 
-/// A page in a table. A pinned page belongs to SQLite, which uses it from one thread at a time. Any other belongs to the holder of the
-/// cache's lock.
+/// A page in a table. A pinned page belongs to SQLite, which uses it from one thread at a time. Any
+/// other belongs to the holder of the cache's lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct PagePtr(NonNull<Header>);
 
-// SAFETY: a page is memory that its holder may use on any thread; each function states its requirements.
+// SAFETY: a page is memory that its holder may use on any thread; each function states its
+// requirements.
 unsafe impl Send for PagePtr {}
 
 impl PagePtr {
@@ -150,7 +154,7 @@ impl PagePtr {
         Page(self)
     }
 
-    /// Whether the group that would be charged for a new page pays for this one.
+    /// Returns whether the group that would be charged for a new page pays for this one.
     ///
     /// # Safety
     ///
@@ -158,18 +162,20 @@ impl PagePtr {
     pub(super) unsafe fn is_owned_by_current(self) -> bool {
         // SAFETY: the page is live (caller's promise).
         let block = unsafe { self.block() };
-        // SAFETY: as above; it came from `allocate`.
+        // SAFETY: the page is live (caller's promise), and its block came from `allocate`.
         unsafe { alloc::is_owned_by_current(block) }
     }
 
-    /// Makes the page new for SQLite: zero in the first word of the extra bytes tells SQLite to fill the rest and the buffer.
+    /// Makes the page look new to SQLite: zero in the first word of the extra bytes makes SQLite
+    /// fill the rest and the buffer.
     ///
     /// # Safety
     ///
     /// The page is live, and SQLite does not have it.
     pub(super) unsafe fn mark_new(self) {
         let extra = self.0.as_ptr().wrapping_add(1).cast::<*mut c_void>();
-        // SAFETY: the extra bytes lie behind the header, aligned as it is, and are at least a word (`Format::new`).
+        // SAFETY: the extra bytes lie behind the header, aligned as it is, and are at least a word
+        // (`Format::new`).
         unsafe { extra.write(ptr::null_mut()) };
     }
 

@@ -1,18 +1,26 @@
 //! The pages of one cache, by key and in order of use: the state that the cache's lock protects.
 //!
 //! - I1. A page in the table is pinned, recent (`recent`), or in the list.
-//! - I2. Only the thread that uses the connection inserts, pins and unpins pages. Other threads take out evictable ones.
+//! - I2. Only the thread that uses the connection inserts, pins and unpins pages. Other threads
+//!   take out evictable ones.
 //! - I3. `max_key` is at least the greatest key in the table.
-//! - I4. No page is allocated or freed here. A page that is taken out goes to the caller, which frees it after releasing the lock.
+//! - I4. No page is allocated or freed here. A page that is taken out goes to the caller, which
+//!   frees it after releasing the lock.
+//! - I5. A page is in the list of evictable pages if and only if its header says so (`is_listed`).
+//!   It is then in the table too, and is not pinned.
+//! - I6. The holder of the cache's lock uses the list.
+//!
+//! ```text
+//!   newest ──▶ page ──older──▶ page ──older──▶ .. ──▶ page ◀── oldest
+//! ```
 
 #![allow(unsafe_code)]
 
-use super::lru::LruList;
 use super::page::{Page, PagePtr};
 use super::recent::RecentPages;
 use super::table::Table;
 
-/// Pages that are taken out under one holding of the lock.
+/// The most pages that are taken out while the lock is held once.
 pub(super) const BATCH: usize = 32;
 
 /// Pages that were taken out; dropping it frees them.
@@ -29,12 +37,69 @@ impl Batch {
     }
 }
 
+/// The evictable pages in order of use: a list through their headers.
+#[derive(Default)]
+pub(super) struct LruList {
+    newest: Option<PagePtr>,
+    /// The least recently used page.
+    pub(super) oldest: Option<PagePtr>,
+    pub(super) len: u32,
+}
+
+impl LruList {
+    /// Adds a page as the most recently used one.
+    ///
+    /// # Safety
+    ///
+    /// The page is in the table of this list's cache and in no list, and SQLite has unpinned it.
+    #[inline]
+    pub(super) unsafe fn push(&mut self, page: PagePtr) {
+        // SAFETY: it is in the table (caller's promise), and this thread holds the lock (I6).
+        let header = unsafe { page.header() };
+        header.is_listed.set(true);
+        header.newer.set(None);
+        header.older.set(self.newest);
+        match self.newest.replace(page) {
+            // SAFETY: it is in the list, hence in the table (I5).
+            Some(before) => unsafe { before.header() }.newer.set(Some(page)),
+            None => self.oldest = Some(page),
+        }
+        self.len += 1;
+    }
+
+    /// Removes a page from the list, if it is in it.
+    ///
+    /// # Safety
+    ///
+    /// The page is in the table of this list's cache.
+    #[inline]
+    pub(super) unsafe fn remove(&mut self, page: PagePtr) {
+        // SAFETY: it is in the table (caller's promise), and this thread holds the lock (I6).
+        let header = unsafe { page.header() };
+        if !header.is_listed.replace(false) {
+            return;
+        }
+        let (newer, older) = (header.newer.get(), header.older.get());
+        match newer {
+            // SAFETY: it is in the list, hence in the table (I5).
+            Some(newer) => unsafe { newer.header() }.older.set(older),
+            None => self.newest = older,
+        }
+        match older {
+            // SAFETY: it is in the list, hence in the table (I5).
+            Some(older) => unsafe { older.header() }.newer.set(newer),
+            None => self.oldest = newer,
+        }
+        self.len -= 1;
+    }
+}
+
 /// The pages of a cache.
 pub(super) struct Pages {
     pub(super) table: Table,
     /// The evictable pages that are not recent.
     pub(super) list: LruList,
-    /// Pages that SQLite advises to keep at most.
+    /// The most pages that SQLite advises to keep.
     pub(super) advised: u32,
     /// New pages for which the group is not asked, because it refused one.
     pub(super) recycle_only: u32,
@@ -72,7 +137,7 @@ impl Pages {
     pub(super) unsafe fn take(&mut self, page: PagePtr) -> Page {
         // SAFETY: the caller's promise.
         unsafe { self.list.remove(page) };
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.table.remove(page) };
         // SAFETY: the page is in no table any more, and is not used.
         unsafe { page.into_page() }
@@ -92,25 +157,29 @@ impl Pages {
         page
     }
 
-    /// Up to `count` evictable pages, and at most a batch: least recently used first, recent ones last.
+    /// Up to `count` evictable pages, and at most a batch: least recently used first, recent ones
+    /// last.
     pub(super) fn take_oldest(&mut self, count: u64, recent: &RecentPages) -> Batch {
         let mut batch = Batch::default();
         while batch.len < BATCH
             && (batch.len as u64) < count
             && let Some(page) = self.list.oldest.or_else(|| recent.take())
         {
-            // SAFETY: it is in the list, or was just taken from the recent ones: it is in the table, and SQLite has unpinned it.
+            // SAFETY: it is in the list, or was just taken from the recent ones: it is in the
+            // table, and SQLite has unpinned it.
             batch.push(unsafe { self.take(page) });
         }
         batch
     }
 
-    /// The next pages, up to a batch, with keys of `limit` or more, pinned or not; SQLite has given them up. `progress` begins at 0 and is
-    /// passed on to the next call. A batch that is not full is the last. For the connection: no page is recent.
+    /// Takes the next pages, up to a batch, with keys of `limit` or more, pinned or not. SQLite
+    /// must have given them up. `progress` begins at 0 and is passed on to the next call. A batch
+    /// that is not full is the last one. Only for the connection, while no page is recent.
     pub(super) fn take_from(&mut self, limit: u32, progress: &mut u32) -> Batch {
         let mut batch = Batch::default();
         let Some(above) = self.max_key.checked_sub(limit) else { return batch };
-        // A short range is looked up key by key. Otherwise every bucket is searched. Neither bound changes between two batches (I2).
+        // A short range is looked up key by key. Otherwise every bucket is searched. Neither bound
+        // changes between two batches (I2).
         let by_key = above < self.table.buckets();
         let last = if by_key { above } else { self.table.buckets().saturating_sub(1) };
         while batch.len < BATCH && *progress <= last {

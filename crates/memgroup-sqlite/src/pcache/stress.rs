@@ -9,7 +9,8 @@ use super::cache::caches_of;
 use super::tests::{shrink_all, tenant};
 use crate::{TenantConnection, TenantError};
 
-/// One connection's work: reads, writes, and all that moves or drops pages. Panics if a row is wrong.
+/// One connection's work: reads, writes, and all that moves or drops pages. Panics if a row is
+/// wrong.
 fn work(group: &Group, dir: &Path, seed: u64, rounds: u32) -> Result<(), TenantError> {
     let conn = TenantConnection::open(group, dir.join(format!("{seed}.db")))?;
     let mode = if seed.is_multiple_of(2) { "WAL" } else { "DELETE" };
@@ -65,7 +66,6 @@ fn runs_statements_while_other_threads_shrink_the_caches() {
             threads.spawn(move || {
                 // ORDERING: Relaxed; a flag and a sum that carry nothing but themselves.
                 while !is_over.load(Ordering::Relaxed) {
-                    // ORDERING: as above.
                     freed.fetch_add(shrink_all(group, bytes), Ordering::Relaxed);
                     std::thread::yield_now();
                 }
@@ -78,13 +78,11 @@ fn runs_statements_while_other_threads_shrink_the_caches() {
             })
             .collect();
         let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        // ORDERING: as above.
         is_over.store(true, Ordering::Relaxed);
         for outcome in outcomes {
             outcome.expect("correct rows").expect("no limit");
         }
     });
-    // ORDERING: as above.
     assert!(freed.load(Ordering::Relaxed) > 1 << 20);
     assert_eq!(caches_of(&group).len(), 0);
     assert_eq!(group.usage_exact(), 0);

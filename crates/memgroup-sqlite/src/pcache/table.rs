@@ -6,12 +6,14 @@
 //!                 page    page ──chain──▶ page
 //! ```
 //!
-//! The keys are page numbers, mostly consecutive ones. Unhashed, they spread over the buckets more evenly than any hash of them.
+//! The keys are page numbers, mostly consecutive ones. Unhashed, they spread over the buckets more
+//! evenly than any hash of them.
 //!
-//! - I1. A page of the table is live, and in the chain of its key's bucket once. No two pages have the same key.
+//! - I1. A page of the table is live, and in the chain of its key's bucket once. No two pages have
+//!   the same key.
 //! - I2. The number of buckets is a power of two; or there is no bucket and no page.
-//! - I3. The holder of the cache's lock uses the table. Nothing here allocates or frees: buckets are allocated before the lock is taken, and
-//!   freed after it is released.
+//! - I3. The holder of the cache's lock uses the table. Nothing here allocates or frees: buckets
+//!   are allocated before the lock is taken, and freed after it is released.
 
 #![allow(unsafe_code)]
 
@@ -119,7 +121,8 @@ impl Table {
                 // SAFETY: the page is in the table (I1), and the lock is held (I3).
                 let header = unsafe { page.header() };
                 next = header.chain.get();
-                // SAFETY: as above; the chains of the old buckets are not used any more.
+                // SAFETY: the page is in the table (I1), and the lock is held (I3); the chains of
+                // the old buckets are no longer used.
                 unsafe { self.insert(page, header.key.get()) };
             }
         }

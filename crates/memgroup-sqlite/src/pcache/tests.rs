@@ -1,5 +1,5 @@
-//! Page caches that SQLite makes, shrunk to the byte. The unit tests of this crate share one process, hence one SQLite and one hierarchy.
-//! Each test creates groups of its own.
+//! Page caches that SQLite makes, shrunk to the byte. The unit tests of this crate share one
+//! process, hence one SQLite and one hierarchy. Each test creates groups of its own.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,8 @@ fn hierarchy() -> &'static Hierarchy {
     static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
     HIERARCHY.get_or_init(|| {
         let hierarchy = Hierarchy::new(Config::new().reclaim(false)).expect("a configuration");
-        // SAFETY: each test of this process that uses SQLite calls this function first, and the lock of `HIERARCHY` has others wait.
+        // SAFETY: each test of this process that uses SQLite calls this function first, and the
+        // lock of `HIERARCHY` has others wait.
         unsafe { install_unchecked(&hierarchy, None) }.expect("SQLite is not used yet");
         hierarchy
     })
@@ -40,7 +41,8 @@ pub(super) fn shrink_all(group: &Group, bytes: u64) -> u64 {
     caches_of(group).into_iter().filter_map(|cache| cache.try_shrink(bytes)).sum()
 }
 
-/// Creates rows with the keys 1, 2, .., one on each page: each `SELECT .. WHERE id = n` reads another page of the table.
+/// Creates rows with the keys 1, 2, .., one on each page: each `SELECT .. WHERE id = n` reads
+/// another page of the table.
 fn fill(conn: &TenantConnection, rows: u32) {
     conn.execute_batch(&format!(
         "PRAGMA synchronous = OFF; CREATE TABLE t (id INTEGER PRIMARY KEY, x);

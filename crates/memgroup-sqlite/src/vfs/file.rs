@@ -7,16 +7,17 @@
 //!             ours       ▲ UNDERLYING_AT
 //! ```
 //!
-//! - I1. While our `pMethods` is not null the underlying file has methods too: it is open, or its opening failed and it asks to be closed
-//!   nevertheless. SQLite calls the methods here only then.
-//! - I2. A table is offered only where the underlying file has every method of it (`offer`).
-//! - I3. The bytes counted are those that the underlying file says it read or wrote, after it did so. A failed call is not counted. The size
-//!   of the file tells how much a short read delivered.
-//! - B1. If the file grows between a short read and the check of its size, up to the requested bytes are counted. A write that failed half
-//!   way has written bytes that are not counted.
+//! - I1. While our `pMethods` is not null, the underlying file has methods as well. It is open, or
+//!   opening it failed and it must be closed nevertheless. SQLite calls the methods here only in
+//!   this state.
+//! - I2. A table is offered only if the underlying file has every method of it (`offer`).
+//! - I3. The bytes counted are those that the underlying file says it read or wrote, after it did
+//!   so. A failed call is not counted. The size of the file shows how much a short read delivered.
+//! - B1. If the file grows between a short read and the check of its size, up to the requested
+//!   bytes are counted. A write that failed half way has written bytes that are not counted.
 //!
-//! Reads through a memory map (`xFetch`) are not counted: the processor reads. A read of a mapped part with `xRead`, which copies it, is
-//! counted like any other.
+//! Reads through a memory map (`xFetch`) are not counted: the processor reads. A read of a mapped
+//! part with `xRead`, which copies it, is counted like any other.
 
 #![allow(unsafe_code)]
 
@@ -28,7 +29,7 @@ use rusqlite::ffi;
 
 use crate::account::count_io;
 
-/// The name of the VFS. An application uses it where another VFS is the default.
+/// The name of the VFS. An application uses it if another VFS is the default.
 pub(super) const NAME: &CStr = c"memgroup";
 
 /// Where the underlying file begins: aligned to eight, as SQLite aligns the whole.
@@ -49,12 +50,12 @@ type Int64 = ffi::sqlite3_int64;
 pub(super) unsafe fn prepare(file: *mut File) {
     // SAFETY: the caller's promise.
     unsafe { (*file).pMethods = ptr::null() };
-    // SAFETY: as above; the memory is long enough.
+    // SAFETY: the caller's promise; the memory is long enough.
     unsafe { (*underlying_of(file)).pMethods = ptr::null() };
 }
 
-/// Ends an opening. If the underlying file has methods, ours gets the corresponding table. Then SQLite will close it, even if the opening
-/// failed (I1).
+/// Ends an opening. If the underlying file has methods, ours gets the corresponding table. Then
+/// SQLite will close it, even if the opening failed (I1).
 ///
 /// # Safety
 ///
@@ -171,7 +172,7 @@ unsafe extern "C" fn x_read(file: *mut File, buffer: *mut c_void, asked: c_int, 
     let code = unsafe { read(inner, buffer, asked, offset) };
     let bytes = match code {
         ffi::SQLITE_OK => u64::try_from(asked).unwrap_or(0),
-        // SAFETY: as above.
+        // SAFETY: the arguments are SQLite's own, for the file that the method belongs to.
         ffi::SQLITE_IOERR_SHORT_READ => unsafe { delivered(inner, methods, asked, offset) },
         _ => return code,
     };
@@ -179,8 +180,8 @@ unsafe extern "C" fn x_read(file: *mut File, buffer: *mut c_void, asked: c_int, 
     code
 }
 
-/// Bytes that a short read of `asked` bytes at `offset` has delivered: those that the file has there. All of `asked` if the file's size is
-/// unknown.
+/// Bytes that a short read of `asked` bytes at `offset` has delivered: those that the file has
+/// there. All of `asked` if the file's size is unknown.
 ///
 /// # Safety
 ///
@@ -221,7 +222,8 @@ unsafe extern "C" fn x_sync(file: *mut File, flags: c_int) -> c_int {
     code
 }
 
-/// Passes the request on. Puts our name before the underlying VFS's where the request is for the name.
+/// Passes the request on. Puts our name before the underlying VFS's where the request is for the
+/// name.
 unsafe extern "C" fn x_file_control(file: *mut File, request: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: SQLite calls the methods of a file that has them.
     let (inner, methods) = unsafe { underlying(file) };
@@ -232,11 +234,12 @@ unsafe extern "C" fn x_file_control(file: *mut File, request: c_int, argument: *
         return code;
     }
     let name = argument.cast::<*mut std::ffi::c_char>();
-    // SAFETY: the argument of this request is a place for a string of SQLite's allocator, and is filled now.
+    // SAFETY: the argument of this request is a place for a string of SQLite's allocator, and is
+    // filled now.
     let inner_name = unsafe { *name };
     // SAFETY: two strings, of which `%z` frees the second; it may be null.
     let both = unsafe { ffi::sqlite3_mprintf(c"%s/%z".as_ptr(), NAME.as_ptr(), inner_name) };
-    // SAFETY: as above; the caller frees the string in the place.
+    // SAFETY: the argument points to a string of SQLite's allocator, which the caller frees.
     unsafe { *name = both };
     if both.is_null() { ffi::SQLITE_NOMEM } else { ffi::SQLITE_OK }
 }
@@ -296,7 +299,7 @@ mod tests {
         }
         for unknown in [Some(of_no_known_size as _), None] {
             methods.xFileSize = unknown;
-            // SAFETY: as above.
+            // SAFETY: the method does not look at the file.
             assert_eq!(unsafe { delivered(ptr::null_mut(), &methods, 64, 60) }, 64);
         }
     }

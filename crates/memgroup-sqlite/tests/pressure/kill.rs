@@ -1,4 +1,5 @@
-//! A statement is stopped because another group needs its memory. Its error says so, and no other work is disturbed.
+//! A statement is stopped because another group needs its memory. Its error says so, and no other
+//! work is disturbed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -491,7 +492,8 @@ fn loses_no_row_or_byte_when_tenants_kill_each_other() {
     assert_eq!(tenants.usage_exact(), 0);
 }
 
-/// Runs transactions with a sort each. Returns how many were killed. Checks that exactly the committed rows are there.
+/// Runs transactions with a sort each. Returns how many were killed. Checks that exactly the
+/// committed rows are there.
 fn churn(conn: &TenantConnection) -> usize {
     let retried =
         |sql: &str| while conn.execute_batch(sql).is_err_and(|failed| failed.sqlite_error().is_none()) {};

@@ -1,4 +1,5 @@
-//! A kill ends with its run: the connection keeps no interrupt, and the error reports the state of the transaction.
+//! A kill ends with its run: the connection keeps no interrupt, and the error reports the state of
+//! the transaction.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +31,8 @@ fn need(etl: &Group) {
     drop(etl.try_charge(5 << 20));
 }
 
-/// Sorts four megabytes and is killed after the first row. Runs `meanwhile` with the statement open, then reads on.
+/// Sorts four megabytes and is killed after the first row. Runs `meanwhile` with the statement
+/// open, then reads on.
 fn sort_killed(conn: &Connection, etl: &Group, meanwhile: impl FnOnce()) -> rusqlite::Result<()> {
     let mut statement = conn.prepare(&format!("SELECT x FROM {} ORDER BY x", generated(8_000, 500)))?;
     let mut rows = statement.query([])?;

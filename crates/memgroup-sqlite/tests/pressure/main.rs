@@ -1,4 +1,5 @@
-//! Tenants that compete for memory: kills, throttles, and retries until a deadline. These tests share one hierarchy.
+//! Tenants that compete for memory: kills, throttles, and retries until a deadline. These tests
+//! share one hierarchy.
 
 mod kill;
 mod kill_ends;

@@ -35,7 +35,8 @@ fn hold(conn: &Connection, rows: u32, meanwhile: impl FnOnce()) -> rusqlite::Res
     Ok(())
 }
 
-/// Counts an attempt. The attempt with the number `one_too_many` fails with another error, which ends the work.
+/// Counts an attempt. The attempt with the number `one_too_many` fails with another error, which
+/// ends the work.
 fn nth_attempt(attempts: &Cell<u32>, one_too_many: u32) -> rusqlite::Result<()> {
     attempts.set(attempts.get() + 1);
     if attempts.get() < one_too_many { Ok(()) } else { Err(rusqlite::Error::InvalidQuery) }

@@ -1,4 +1,5 @@
-//! Tenants above their `high` are slowed down between two statements. Work that runs out of memory waits without holding any.
+//! Tenants above their `high` are slowed down between two statements. Work that runs out of memory
+//! waits without holding any.
 
 use std::cell::Cell;
 use std::thread;
@@ -36,7 +37,8 @@ fn sleeping(group: &Group) -> usize {
     hierarchy().waits().iter().filter(|wait| wait.kind == WaitKind::Throttle && wait.group == path).count()
 }
 
-/// Runs `work` on a thread of its own until the group sleeps. Then lifts the limit, which ends the sleep.
+/// Runs `work` on a thread of its own until the group sleeps. Then lifts the limit, which ends the
+/// sleep.
 fn until_it_sleeps(group: &Group, work: impl FnOnce() + Send) {
     thread::scope(|threads| {
         let working = threads.spawn(work);

@@ -1,4 +1,5 @@
-//! Shared code of the tests. One process has one SQLite, so the tests of one binary share one hierarchy. Each creates groups of its own.
+//! Shared code of the tests. One process has one SQLite, so the tests of one binary share one
+//! hierarchy. Each creates groups of its own.
 #![allow(unsafe_code)]
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -79,7 +80,8 @@ pub(crate) fn hierarchy() -> &'static Hierarchy {
     static HIERARCHY: OnceLock<Hierarchy> = OnceLock::new();
     HIERARCHY.get_or_init(|| {
         let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
-        // SAFETY: each test that uses SQLite calls this function first, and the lock of `HIERARCHY` has others wait.
+        // SAFETY: each test that uses SQLite calls this function first, and the lock of `HIERARCHY`
+        // has others wait.
         unsafe { install_unchecked(&hierarchy, None) }.expect("nothing used SQLite before");
         hierarchy
     })

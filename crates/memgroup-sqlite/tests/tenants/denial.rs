@@ -1,5 +1,5 @@
-//! Charges are denied at random, also at places that no limit would reach. Every statement succeeds or reports out of memory, the database
-//! is intact afterwards, and no byte is lost.
+//! Charges are denied at random, also at places that no limit would reach. Every statement succeeds
+//! or reports out of memory, the database is intact afterwards, and no byte is lost.
 
 use crate::support::{hierarchy, tenant};
 use memgroup::Group;
@@ -31,7 +31,8 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    /// Counts an outcome. An earlier denial may cause other errors: no such table, savepoint or transaction.
+    /// Counts an outcome. An earlier denial may cause other errors: no such table, savepoint or
+    /// transaction.
     fn note(&mut self, group: &Group, statement: &str, outcome: Result<(), TenantError>) {
         match outcome {
             Ok(()) => self.succeeded += 1,
@@ -76,7 +77,8 @@ fn check(conn: &TenantConnection, context: &str) {
     assert_eq!(check, "ok", "{context}");
 }
 
-/// All statements twenty times on one connection and database, while charges are denied with this probability.
+/// All statements twenty times on one connection and database, while charges are denied with this
+/// probability.
 fn deny(name: &str, probability: f64, journal: &str) -> Outcomes {
     hierarchy();
     let (dir, group) = (tempfile::tempdir().expect("a directory"), tenant(name));

@@ -1,5 +1,6 @@
-//! Memory runs out at every place where it can: the same work runs under limits that rise in small steps, from too little to open a
-//! connection to enough for all of it. Every failure is reported as out of memory, and no byte is lost.
+//! Memory runs out at every place where it can: the same work runs under limits that rise in small
+//! steps, from too little to open a connection to enough for all of it. Every failure is reported
+//! as out of memory, and no byte is lost.
 
 use crate::support::{hierarchy, tenant};
 use memgroup::Group;

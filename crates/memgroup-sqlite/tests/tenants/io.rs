@@ -1,4 +1,5 @@
-//! The group that reads, writes and syncs of files count for; and that the VFS changes nothing else.
+//! The group that reads, writes and syncs of files count for; and that the VFS changes nothing
+//! else.
 
 #![allow(unsafe_code)]
 

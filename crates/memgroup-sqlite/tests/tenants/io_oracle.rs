@@ -1,7 +1,8 @@
 //! The bytes counted are the bytes that the system says this thread has read and written.
 //!
-//! `/proc/thread-self/io` counts the bytes of read and write calls on any file. SQLite makes such calls only for files opened through the
-//! VFS, with two exceptions: once for random numbers, and to extend the index of a write-ahead log. So these tests have no such log.
+//! `/proc/thread-self/io` counts the bytes of read and write calls on any file. SQLite makes such
+//! calls only for files opened through the VFS, with two exceptions: once for random numbers, and
+//! to extend the index of a write-ahead log. So these tests have no such log.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
@@ -48,7 +49,8 @@ fn counts_the_bytes_that_the_system_counts() {
     let dir = tempfile::tempdir().expect("a directory");
     let group = tenant("oracle");
     let path = |name: &str| dir.path().join(name);
-    // The C library reads a setting of the system once, when it first returns memory of a thread: one byte.
+    // The C library reads a setting of the system once, when it first returns memory of a thread:
+    // one byte.
     drop((0..200).map(|_| vec![1_u8; 100_000]).collect::<Vec<_>>());
     // SQLite reads random numbers once.
     TenantConnection::open_in_memory(&group)
@@ -57,7 +59,8 @@ fn counts_the_bytes_that_the_system_counts() {
 
     let conn = TenantConnection::open(&group, path("a.db")).expect("a connection");
     let batches = [
-        // Rows that spill from a small cache before they are committed. Then they are changed, under all journal modes.
+        // Rows that spill from a small cache before they are committed. Then they are changed,
+        // under all journal modes.
         "PRAGMA cache_size = 10; PRAGMA temp_store = FILE; PRAGMA synchronous = OFF".to_owned(),
         format!("CREATE TABLE t AS SELECT i, x FROM {}", generated(3_000, 700)),
         "CREATE INDEX tx ON t (x)".to_owned(),
@@ -131,7 +134,8 @@ fn compare(group: &memgroup::Group, name: &str, work: impl FnOnce()) -> (i64, i6
         (read_bytes, written_bytes),
         "{name}: counted by the VFS, counted by the system"
     );
-    // SQLite repeats a read that ends at the end of the file, and a large write may take several calls.
+    // SQLite repeats a read that ends at the end of the file, and a large write may take several
+    // calls.
     assert!(counted.reads < after.reads - before.reads + 1, "{name}: {counted:?}, {before:?}, {after:?}");
     assert!(counted.writes <= after.writes - before.writes, "{name}: {counted:?}, {before:?}, {after:?}");
     (read_bytes, written_bytes)

@@ -4,19 +4,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// All modules in order; `lib.rs` explains them.
-const LAYERS: [&str; 31] = [
+const LAYERS: [&str; 27] = [
     "mutation",
     "uri",
     "threads",
     "account",
     "allocation_error",
     "block",
-    "freed",
     "kill_target",
     "alloc",
     "pcache::page",
     "pcache::buckets",
-    "pcache::lru",
     "pcache::table",
     "pcache::lock",
     "pcache::recent",
@@ -25,7 +23,6 @@ const LAYERS: [&str; 31] = [
     "pcache::fetch",
     "pcache::methods",
     "pcache",
-    "vfs::forward",
     "vfs::file",
     "vfs",
     "install",
@@ -34,7 +31,6 @@ const LAYERS: [&str; 31] = [
     "gauges",
     "kill",
     "tenant",
-    "throttle",
     "run",
 ];
 

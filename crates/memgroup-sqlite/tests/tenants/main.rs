@@ -1,5 +1,5 @@
-//! Tenants' connections under limits: charges, errors, transactions, and figures. One process has one SQLite, so these tests share one
-//! hierarchy. Each creates groups of its own.
+//! Tenants' connections under limits: charges, errors, transactions, and figures. One process has
+//! one SQLite, so these tests share one hierarchy. Each creates groups of its own.
 
 mod attribution;
 mod blocks;

@@ -152,7 +152,8 @@ fn reports_a_rollback_on_its_own_connection_only() {
     assert!(!failed.rolled_back(), "{failed}");
 }
 
-/// The outcome of a COMMIT that had `spare_bytes`, with two databases in one transaction. The error and the databases must agree.
+/// The outcome of a COMMIT that had `spare_bytes`, with two databases in one transaction. The error
+/// and the databases must agree.
 fn commit_with(spare_bytes: u64, journal: &str, dir: &Path) -> Result<(), TenantError> {
     let name = format!("{journal}{spare_bytes}");
     let (path, other, group) = (dir.join(&name), dir.join(format!("{name}-other")), tenant(&name));
@@ -233,7 +234,8 @@ fn commits_nothing_after_an_ignored_rollback() {
     assert!(failed.rolled_back(), "{failed}");
     assert_eq!(count(&conn), 0, "{failed}");
 
-    // Errors are ignored to the end, also in a transaction that the closure begins, and in a nested one.
+    // Errors are ignored to the end, also in a transaction that the closure begins, and in a nested
+    // one.
     let failed = conn
         .transaction(|transaction| {
             exceed_limit(transaction);
