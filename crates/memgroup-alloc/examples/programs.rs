@@ -1,4 +1,5 @@
-//! Programs that allocate, with the global allocator that the build names. `memgroup-lab alloc` builds one binary for each and compares them.
+//! Programs that allocate, with the global allocator that the build names. `memgroup-lab alloc`
+//! builds one binary for each and compares them.
 //!
 //! ```text
 //! cargo rustc --release -p memgroup-alloc --example programs -- --cfg 'allocator="system-ours"'
@@ -7,7 +8,8 @@
 //! target/release/examples/programs resident 50000000      bytes of input
 //! ```
 //!
-//! It prints a line for each figure: its name and a number. Without the `cfg` the allocator is the system's, bare.
+//! It prints a line for each figure: its name and a number. Without the `cfg` the allocator is the
+//! system's, bare.
 #![cfg(not(memgroup_loom))]
 #![allow(unexpected_cfgs, unsafe_code)]
 
@@ -69,7 +71,8 @@ mod header {
     #[inline(always)]
     fn whole(layout: Layout) -> (Layout, usize) {
         let prefix = layout.align().max(size_of::<u64>());
-        // SAFETY: no program here asks for a block of nearly all the address space; the alignment is a power of two.
+        // SAFETY: no program here asks for a block of nearly all the address space; the alignment
+        // is a power of two.
         (unsafe { Layout::from_size_align_unchecked(layout.size() + prefix, prefix) }, prefix)
     }
 
@@ -89,7 +92,8 @@ mod header {
         block
     }
 
-    // Never inlined, as those of `memgroup_alloc::Allocator`. Inlined into drop glue, they cost 1.13 of the bare time of JSON, and cost 1.06.
+    // Never inlined, as those of `memgroup_alloc::Allocator`. Inlined into drop glue, they cost
+    // 1.13 of the bare time of JSON, and cost 1.06.
     //
     // SAFETY: that of the allocator within; the prefix is a multiple of the alignment.
     unsafe impl<A: GlobalAlloc> GlobalAlloc for Header<A> {
@@ -137,8 +141,8 @@ mod header {
 /// Whether the blocks are charged to groups.
 const CHARGES: bool = cfg!(any(allocator = "system-ours", allocator = "mimalloc-ours"));
 
-/// The groups of `tracking-allocator`, with the least that a user does about a block: one counter a group. One thread at a time may enter a group,
-/// so each thread has one of its own.
+/// The groups of `tracking-allocator`, with the least that a user does about a block: one counter a
+/// group. One thread at a time may enter a group, so each thread has one of its own.
 #[cfg(any(allocator = "system-tracking", allocator = "mimalloc-tracking"))]
 mod tracking {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -233,7 +237,8 @@ fn tenants() -> Group {
     tenants
 }
 
-/// Runs one program on so many threads, all in one group, and prints the processor time of each repetition on each thread.
+/// Runs one program on so many threads, all in one group, and prints the processor time of each
+/// repetition on each thread.
 fn slow(program: &str, threads: usize, bytes: usize, repetitions: usize) {
     let group = tenants().create("tenant").expect("a new group");
     let work = match program {
@@ -266,7 +271,8 @@ fn slow(program: &str, threads: usize, bytes: usize, repetitions: usize) {
     assert_eq!(group.usage_exact(), 0, "all blocks are freed");
 }
 
-/// Allocates and frees a block in one group after the other, and prints the nanoseconds of each turn.
+/// Allocates and frees a block in one group after the other, and prints the nanoseconds of each
+/// turn.
 fn switch(groups: usize, blocks: usize) {
     let tenants = tenants();
     let mut owners: Vec<Owner> = (0..groups)
@@ -284,7 +290,8 @@ fn switch(groups: usize, blocks: usize) {
     }
 }
 
-/// Builds a tree of JSON in a group and prints the bytes charged and resident, then again when it is dropped.
+/// Builds a tree of JSON in a group and prints the bytes charged and resident, then again when it
+/// is dropped.
 fn resident_and_charged(bytes: usize) {
     let group = tenants().create("tenant").expect("a new group");
     let text = objects(bytes);

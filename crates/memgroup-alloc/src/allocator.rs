@@ -6,10 +6,12 @@
 //!   dealloc ─▶ uncharge the owner in the header, on any thread ───▶ inner allocator
 //! ```
 //!
-//! - I1. For each group, the bytes charged through this file == the units of its live blocks * 16 + the bytes that slots hold back. A block is
-//!   charged before the program gets it.
-//! - I2. The owner of a block never changes. A block without an owner is charged to no group as long as it lives.
-//! - I3. Every method may be called at any time in a thread's life, and where the thread holds a lock of the engine.
+//! - I1. For each group, the bytes charged through this file == the units of its live blocks * 16 +
+//!   the bytes that slots hold back. A block is charged before the program gets it.
+//! - I2. The owner of a block never changes. A block without an owner is charged to no group during
+//!   its whole life.
+//! - I3. Every method may be called at any time in a thread's life, even while the thread holds a
+//!   lock of the engine.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +22,8 @@ use std::alloc::System;
 use crate::block::{self, Whole};
 use crate::thread::{self, Grown};
 
-/// A global allocator that charges each block to the group in force on the thread that allocates it, over any other allocator.
+/// A global allocator that charges each block to the group in force on the thread that allocates
+/// it, over any other allocator.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, scope};
@@ -64,17 +67,19 @@ impl<A> Allocator<A> {
 }
 
 impl<A: GlobalAlloc> Allocator<A> {
-    /// A charged block, out of a block of the inner allocator that `take` returns.
+    /// Makes a charged block from a block of the inner allocator, which `take` returns.
     ///
     /// # Safety
-    /// The layout is not of size 0. `take` returns null or a fresh block of the layout that it gets.
+    /// The layout is not of size 0. `take` returns null or a fresh block of the layout that it
+    /// gets.
     #[inline(always)]
     unsafe fn make(&self, layout: Layout, take: impl Fn(&A, Layout) -> *mut u8) -> *mut u8 {
         let Some(whole) = Whole::small(layout) else {
             // SAFETY: the caller's promise.
             return unsafe { self.make_unusual(layout, take) };
         };
-        // A small block is never refused. Charged once there is memory for it, it takes the fewest instructions.
+        // A small block is never refused. Charging it after its memory was allocated takes the
+        // fewest instructions.
         let base = take(&self.inner, whole.layout);
         if base.is_null() {
             return base;
@@ -84,7 +89,8 @@ impl<A: GlobalAlloc> Allocator<A> {
         unsafe { whole.begin(base, owner) }
     }
 
-    /// As `make`, of a large block, which may be refused, or of one that is aligned to more than the header.
+    /// Does the work of `make` for a large block, which may be refused, and for one that is aligned
+    /// to more than the header.
     ///
     /// # Safety
     /// As for `make`.
@@ -111,13 +117,13 @@ impl<A: GlobalAlloc> Allocator<A> {
         if let Some(owner) = unsafe { block::owner(block) } {
             thread::uncharge(owner, whole.units());
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         let base = unsafe { whole.base(block) };
-        // SAFETY: as above; the inner allocator made it with this layout.
+        // SAFETY: the caller's promise; the inner allocator made the block with this layout.
         unsafe { self.inner.dealloc(base, whole.layout) };
     }
 
-    /// As `give_back`, of a block that is not small.
+    /// Does the work of `give_back` for a block that is not small.
     ///
     /// # Safety
     /// As for `dealloc`.
@@ -125,11 +131,11 @@ impl<A: GlobalAlloc> Allocator<A> {
     unsafe fn give_back_unusual(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
         let whole = unsafe { Whole::of_live(layout) };
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe { self.give_back(block, whole) };
     }
 
-    /// A copy of a block that cannot grow where it is. The old one is freed.
+    /// Copies a block that cannot grow in place, and frees the old one.
     ///
     /// # Safety
     /// As for `realloc`.
@@ -139,7 +145,7 @@ impl<A: GlobalAlloc> Allocator<A> {
         // SAFETY: the caller's layouts are not of size 0.
         let moved = unsafe { self.alloc(new_layout) };
         if !moved.is_null() {
-            // SAFETY: both are live, at least so long, and two blocks.
+            // SAFETY: both blocks are live, at least this long, and distinct.
             unsafe { copy_nonoverlapping(block, moved, layout.size().min(size)) };
             // SAFETY: the caller's promise: the old block is given up.
             unsafe { self.dealloc(block, layout) };
@@ -148,10 +154,12 @@ impl<A: GlobalAlloc> Allocator<A> {
     }
 }
 
-// The methods are never inlined. In drop glue they displace more code than the call costs: parsing JSON took 1.37 of the bare time, and takes 1.09.
+// The methods are never inlined. In drop glue they displace more code than the call costs: parsing
+// JSON took 1.37 of the bare time, and takes 1.09.
 //
-// SAFETY: blocks come from the inner allocator, with room for the header before the program's part. The prefix keeps the alignment of that part. No method
-// unwinds: panics of the engine abort (`thread` I4).
+// SAFETY: blocks come from the inner allocator, with room for the header before the program's part.
+// The prefix keeps the alignment of that part. No method unwinds: panics of the engine abort
+// (`thread` I4).
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
     #[inline(never)]
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
@@ -172,7 +180,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
         match Whole::small(layout) {
             // SAFETY: the caller's promise: a live block of this layout, which was made with it.
             Some(whole) => unsafe { self.give_back(block, whole) },
-            // SAFETY: as above.
+            // SAFETY: the caller's promise: a live block of this layout, which was made with it.
             None => unsafe { self.give_back_unusual(block, layout) },
         }
     }
@@ -183,7 +191,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
         let whole = unsafe { Whole::of_live(layout) };
         let Some(new) = Whole::resized(layout, size) else { return null_mut() };
         let (before, after) = (whole.units(), new.units());
-        // SAFETY: as above.
+        // SAFETY: the caller's promise, as in `dealloc`.
         let owner = unsafe { block::owner(block) };
         if let Some(owner) = owner.filter(|_| after > before) {
             match thread::grow(owner, after - before, after) {
@@ -193,9 +201,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
                 Grown::NotHere => return unsafe { self.move_to(block, layout, size) },
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         let base = unsafe { whole.base(block) };
-        // SAFETY: as above; `new` has the same alignment, and its size is not 0. The header and the program's bytes move together.
+        // SAFETY: the caller's promise; `new` has the same alignment, and its size is not 0. The
+        // header and the program's bytes move together.
         let moved = unsafe { self.inner.realloc(base, whole.layout, new.layout.size()) };
         if let Some(owner) = owner {
             match moved.is_null() {
@@ -207,7 +216,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
         if moved.is_null() {
             return moved;
         }
-        // SAFETY: the block has the new layout; the program's part lies as far behind the start as before.
+        // SAFETY: the block has the new layout, and the program's part has the same distance from
+        // the start as before.
         unsafe { moved.add(new.prefix) }
     }
 }
@@ -218,7 +228,8 @@ mod tests {
 
     use super::*;
 
-    /// Not as the global allocator: under Miri's default rules (Stacked Borrows) a box may not be freed by a header before its bytes.
+    /// Not as the global allocator: under Miri's default rules (Stacked Borrows) a box may not be
+    /// freed by a header before its bytes.
     #[test]
     fn a_block_keeps_its_bytes_and_its_charge_as_it_grows_and_shrinks() {
         let hierarchy = Hierarchy::new(Config::new().groups_max(16)).unwrap();

@@ -1,10 +1,11 @@
-//! Barrier: one on all processors, at the expense of the thread that makes it (`membarrier`).
+//! Barrier: a memory barrier on all processors, paid for by the thread that makes it
+//! (`membarrier`).
 //!
 //! - I1. When [`make`] returns `true`, each thread of the process has executed a full barrier since
 //!   the call, or did not run and executes one before it runs again.
-//! - I2. Once [`make`] has returned `false`, no later call returns `true`: a sandbox that was set
-//!   up after the start forbids the call. Then records learn that nothing stops their stores
-//!   (`records` E1).
+//! - I2. Once [`make`] has returned `false`, for example because a sandbox that was set up later
+//!   forbids the call, no later call returns `true`. Records are then marked, because nothing can
+//!   stop their stores (`records` E1).
 
 #![allow(unsafe_code)]
 
@@ -15,7 +16,8 @@ const OFFERED: u32 = 1;
 const ABSENT: u32 = 2;
 const LOST: u32 = 3;
 
-/// Whether the system has the barrier. Registered with the kernel at the first question.
+/// Whether the system has the barrier. The process is registered with the kernel at the first
+/// query.
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -35,18 +37,16 @@ fn register_and_make() -> bool {
 
 /// Returns whether threads may rely on [`make`].
 pub(crate) fn is_offered() -> bool {
-    // ORDERING: Relaxed, all, and in `make`; an answer by itself. A thread that finds an older one
-    // makes the call, and finds out.
+    // ORDERING: Relaxed, here and in `make`, because the answer publishes nothing else. A thread
+    // that reads an outdated answer makes the call, and gets the current one.
     if STATE.load(Ordering::Relaxed) == UNKNOWN {
         let state = if register_and_make() { OFFERED } else { ABSENT };
-        // ORDERING: as above.
         _ = STATE.compare_exchange(UNKNOWN, state, Ordering::Relaxed, Ordering::Relaxed);
     }
-    // ORDERING: as above.
     STATE.load(Ordering::Relaxed) == OFFERED
 }
 
-/// Makes the barrier (I1). Returns `false` if there is none (any more).
+/// Makes the barrier (I1). Returns `false` if there is none, or no longer one.
 pub(crate) fn make() -> bool {
     if !is_offered() {
         return false;

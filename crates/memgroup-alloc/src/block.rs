@@ -7,10 +7,12 @@
 //!                                                                          ▲ the program's pointer
 //! ```
 //!
-//! - I1. A pointer that a program holds lies [`Whole::prefix`] bytes behind the start of a live block of the inner allocator. The header lies right
-//!   before it.
-//! - I2. The program's layout tells the whole block's layout and the charged bytes. So neither is stored.
-//! - I3. The thread that makes a block writes its header. Only a thread that was handed the block reads it; the hand-over orders the two.
+//! - I1. A program's pointer is [`Whole::prefix`] bytes after the start of a live block of the
+//!   inner allocator. The header is right before it.
+//! - I2. The program's layout determines the whole block's layout and the charged bytes, so neither
+//!   is stored.
+//! - I3. The thread that makes a block writes its header. Only a thread that was given the block
+//!   reads it, and handing it over orders the two accesses.
 
 #![allow(unsafe_code)]
 
@@ -38,13 +40,15 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// The whole of a block that the program knows as `layout`; `None` if it would be too large.
+    /// Returns the whole of a block that the program knows as `layout`, or `None` if it would be
+    /// too large.
     #[inline(always)]
     pub(crate) fn of(layout: Layout) -> Option<Whole> {
         Whole::sized(layout.align(), layout.size())
     }
 
-    /// The same of a small block, as most are; `None` for others. Its layout costs one addition.
+    /// Returns the same for a small block, as most are, or `None` for others. Its layout costs one
+    /// addition.
     #[inline(always)]
     pub(crate) fn small(layout: Layout) -> Option<Whole> {
         if layout.align() > HEADER || layout.size() > SMALL_MOST {
@@ -55,51 +59,55 @@ impl Whole {
         Some(Whole { layout, prefix: HEADER })
     }
 
-    /// The same, of its alignment, a power of two of at most half the address space, and its size.
+    /// Returns the same for an alignment, which is a power of two of at most half the address
+    /// space, and a size.
     #[inline(always)]
     fn sized(align: usize, size: usize) -> Option<Whole> {
         let prefix = if align > HEADER { align } else { HEADER };
         if size > (isize::MAX as usize).saturating_sub(prefix.saturating_mul(2)) {
             return None;
         }
-        // SAFETY: the prefix is 8, or the alignment of a layout, which is a power of two. The sum rounded up to it is at most `isize::MAX`.
+        // SAFETY: the prefix is 8, or the alignment of a layout, which is a power of two. The sum
+        // rounded up to it is at most `isize::MAX`.
         let layout = unsafe { Layout::from_size_align_unchecked(size + prefix, prefix) };
         Some(Whole { layout, prefix })
     }
 
-    /// The whole of a block of this alignment, with another size.
+    /// Returns the whole of a block with this alignment and another size.
     #[inline(always)]
     pub(crate) fn resized(layout: Layout, size: usize) -> Option<Whole> {
         Whole::sized(layout.align(), size)
     }
 
-    /// The whole of a block that is live, and so has one.
+    /// Returns the whole of a live block, which must have one.
     ///
     /// # Safety
     /// A live block of this crate has this layout.
     #[inline(always)]
     pub(crate) unsafe fn of_live(layout: Layout) -> Whole {
         let prefix = if layout.align() > HEADER { layout.align() } else { HEADER };
-        // SAFETY: the caller's promise: `of` accepted the layout when the block was made, so the sum does not wrap.
+        // SAFETY: the caller's promise: `of` accepted the layout when the block was made, so the
+        // sum does not wrap.
         let layout = unsafe { Layout::from_size_align_unchecked(layout.size() + prefix, prefix) };
         Whole { layout, prefix }
     }
 
-    /// The units charged for it.
+    /// Returns the units charged for it.
     #[inline(always)]
     pub(crate) fn units(self) -> u64 {
         // A layout is at most `isize::MAX`, so the sum fits.
         (self.layout.size() as u64 + (UNIT - 1)) >> UNIT.trailing_zeros()
     }
 
-    /// Makes the program's block out of one of the inner allocator.
+    /// Makes the program's block from one of the inner allocator.
     ///
     /// # Safety
     /// `base` is a block of this layout, of the calling thread alone.
     #[inline(always)]
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     pub(crate) unsafe fn begin(self, base: *mut u8, owner: Option<Owner>) -> *mut u8 {
-        // SAFETY: the prefix is within the block, and the header's eight bytes are its last. Both are multiples of 8, and so is `base`.
+        // SAFETY: the prefix is within the block, and the header's eight bytes are its last. Both
+        // are multiples of 8, and so is `base`.
         unsafe {
             let block = base.add(self.prefix);
             block.cast::<Option<Owner>>().sub(1).write(owner);
@@ -107,7 +115,7 @@ impl Whole {
         }
     }
 
-    /// The inner allocator's pointer of the program's block.
+    /// Returns the inner allocator's pointer to the program's block.
     ///
     /// # Safety
     /// `block` is live, and `self` is its whole.
@@ -118,7 +126,7 @@ impl Whole {
     }
 }
 
-/// The owner of a block.
+/// Returns the owner of a block.
 ///
 /// # Safety
 /// `block` is live, and the calling thread was handed it.
@@ -155,7 +163,7 @@ mod tests {
             // SAFETY: the block is live.
             let owner = unsafe { owner(block) };
             assert!(owner.is_none() && block.addr() % align == 0, "{size} by {align}");
-            // SAFETY: as above.
+            // SAFETY: the block is live.
             assert_eq!(unsafe { whole.base(block) }, base);
             // SAFETY: from `alloc` with this layout, and given up.
             unsafe { System.dealloc(base, whole.layout) };

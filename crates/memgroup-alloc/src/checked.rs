@@ -1,4 +1,4 @@
-//! Checked: safe points of code that runs for long and allocates.
+//! Checked: safe points in code that runs for a long time and allocates.
 
 use core::fmt;
 use std::io::{self, BufRead, Read, Write};
@@ -13,7 +13,7 @@ use crate::thread;
 pub struct OverLimit(ChargeError);
 
 impl OverLimit {
-    /// The refusal of one byte more: which group is at its limit, and its numbers.
+    /// The refusal of one more byte, with the group that is at its limit and its figures.
     pub fn error(&self) -> &ChargeError {
         &self.0
     }
@@ -37,14 +37,17 @@ impl From<OverLimit> for io::Error {
     }
 }
 
-/// A safe point: whether the group in force on this thread is within its limits, after all that the engine can do about it.
+/// A safe point: checks that the group in force on this thread is within its limits, after the
+/// engine has done all it can.
 ///
-/// It costs one load while no block of this thread was charged beyond a limit. Else the engine makes room as for a charge of one byte: it takes
-/// prepaid bytes, asks shrinkers and stops victims, on this thread. The flag is the thread's. So check before a scope ends in which blocks were
-/// allocated.
+/// It costs one load as long as no block of this thread was charged beyond a limit. Otherwise the
+/// engine makes room as for a charge of one byte: on this thread, it takes back prepaid bytes,
+/// calls shrinkers and stops victims. The flag belongs to the thread, so check before the end of a
+/// scope in which blocks were allocated.
 ///
 /// # Errors
-/// The group, or one above, is still above its limit. The caller stops and frees its memory; the next call asks again.
+/// The group or one above it is still above its limit. The caller should stop and free its memory.
+/// The next call checks again.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, scope};
@@ -73,14 +76,16 @@ pub fn checkpoint() -> Result<(), OverLimit> {
     checkpoint_by(None::<Deadline>)
 }
 
-/// A [`checkpoint`] that waits until `deadline` for the group to be within its limits.
+/// Checks as [`checkpoint`] does, and waits until `deadline` for the group to be within its limits.
 ///
-/// The thread parks, with its memory. It goes on when other threads of its group, or of the groups beside it, free enough, or when a limit is raised. The
-/// wait is a stall in the group's [pressure](memgroup::Group::pressure). Use it on blocking threads: one that runs other tasks, as that of an asynchronous
-/// executor does, would hold them up. A thread that alone has the group's memory waits in vain.
+/// The thread parks, and keeps its memory. It continues when other threads of its group or of
+/// neighbouring groups free enough, or when a limit is raised. The wait is a stall in the group's
+/// [pressure](memgroup::Group::pressure). Use it on blocking threads only: a thread of an
+/// asynchronous executor would delay the other tasks that it runs. If the waiting thread itself has
+/// all of the group's memory, the wait cannot succeed.
 ///
 /// # Errors
-/// The group, or one above, is above its limit at the deadline.
+/// The group or one above it is above its limit at the deadline.
 ///
 /// ```
 /// use std::time::Duration;
@@ -123,10 +128,12 @@ fn check(deadline: Option<Deadline>) -> Result<(), OverLimit> {
     deadline.map_or_else(block::checkpoint, block::checkpoint_until).map_err(OverLimit)
 }
 
-/// A reader, a writer or an iterator with a [`checkpoint`] before each call. With the feature `serde` also a deserializer.
+/// A reader, a writer or an iterator with a [`checkpoint`] before each call. With the feature
+/// `serde` also a deserializer.
 ///
-/// A reader or a writer fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a parser that reads from it, or a serializer that
-/// writes to it, ends with its own error. An iterator gives the error as its last item.
+/// A reader or a writer fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a
+/// parser that reads from it, or a serializer that writes to it, ends with its own error. An
+/// iterator gives the error as its last item.
 ///
 /// ```
 /// use std::io::Read;
@@ -152,7 +159,7 @@ fn check(deadline: Option<Deadline>) -> Result<(), OverLimit> {
 #[derive(Clone, Debug)]
 pub struct Checked<T> {
     pub(crate) inner: T,
-    /// Until when its checkpoints wait, if they do.
+    /// The deadline of its checkpoints, if they wait.
     pub(crate) deadline: Option<Deadline>,
     has_ended: bool,
 }
@@ -167,7 +174,8 @@ impl<T> Checked<T> {
         Checked { inner, deadline, has_ended: false }
     }
 
-    /// Waits until `deadline` where the group is above its limit, as [`checkpoint_until`] does. The deadline is that of all checkpoints together.
+    /// Makes checkpoints wait until `deadline` while the group is above its limit, as
+    /// [`checkpoint_until`] does. The deadline is for all checkpoints together.
     pub fn waiting_until(self, deadline: impl Into<Deadline>) -> Checked<T> {
         Checked { deadline: Some(deadline.into()), ..self }
     }
@@ -177,7 +185,7 @@ impl<T> Checked<T> {
         checkpoint_by(self.deadline)
     }
 
-    /// The reader, writer or iterator itself.
+    /// Returns the reader, writer or iterator.
     pub fn into_inner(self) -> T {
         self.inner
     }

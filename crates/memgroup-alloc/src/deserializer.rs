@@ -1,8 +1,10 @@
 //! Deserializer: a safe point before each value that serde builds.
 //!
-//! - I1. Each value that the inner format yields, at each depth, is built by a call of a [`Checked`] deserializer, and each such call begins with a
-//!   checkpoint. For that, visitors, seeds and accesses are wrapped on their way in and out.
-//! - I2. All else reaches the format and the visitor unchanged: hints, names, sizes, borrowed text.
+//! - I1. Each value that the inner format yields, at each depth, is built by a call of a
+//!   [`Checked`] deserializer, and each such call begins with a checkpoint. For that, visitors,
+//!   seeds and accesses are wrapped on their way in and out.
+//! - I2. Everything else reaches the format and the visitor unchanged: hints, names, sizes,
+//!   borrowed text.
 
 use core::fmt;
 
@@ -25,16 +27,21 @@ macro_rules! check_and_forward {
     )*};
 }
 
-/// A deserializer with a [`checkpoint`](crate::checkpoint()) before each value, each key and each field, at every depth.
+/// A deserializer with a [`checkpoint`](crate::checkpoint()) before each value, each key and each
+/// field, at every depth.
 ///
-/// Above the limit it ends with the format's own error, with the text of an [`OverLimit`](crate::OverLimit). The values built so far are freed.
-/// [`block::is_over`](memgroup::block::is_over) tells such an error from others, until the thread's next checkpoint.
+/// Above the limit it ends with the format's own error, with the text of an
+/// [`OverLimit`](crate::OverLimit). The values built so far are freed.
+/// [`block::is_over`](memgroup::block::is_over) distinguishes such an error from others, until the
+/// thread's next checkpoint.
 ///
-/// One string is built without a checkpoint within, and so is one step of a collection that grows. serde buffers the content of untagged and
-/// internally tagged enums and of flattened fields: it fills the buffer with checkpoints, and builds the value from it without. A format that
-/// parses the whole text before the first value, as `toml` does, parses without checkpoints.
+/// There is no checkpoint within one string, nor within one step of a growing collection. serde
+/// buffers the content of untagged and internally tagged enums and of flattened fields: filling the
+/// buffer has checkpoints, and building the value from it has none. A format that parses the whole
+/// text before the first value, as `toml` does, parses without checkpoints.
 ///
-/// An extractor of axum that answers 413 where a value takes more memory than the request's group may have:
+/// An extractor of axum that answers 413 if a value takes more memory than the request's group may
+/// use:
 ///
 /// ```
 /// use axum::body::Bytes;

@@ -1,4 +1,5 @@
-//! Models of the slots: bytes that leave a word leave it once, and none stays where it may not.
+//! Models of the slots: bytes that leave a word leave it once, and no bytes stay where they must
+//! not.
 
 use std::sync::Arc;
 
@@ -82,7 +83,7 @@ impl Group {
         record.settle(ask, |_, units| self.uncharge(units));
     }
 
-    /// Frees a block of so many units.
+    /// Frees a block of `units` units.
     fn free(&self, record: &Record, units: u64) {
         let slots = &record.slots;
         if record.put(GROUP, units) {
@@ -99,7 +100,7 @@ impl Group {
         }
     }
 
-    /// Allocates a block of so many units.
+    /// Allocates a block of `units` units.
     fn allocate(&self, record: &Record, units: u64) {
         if !record.take(GROUP, units) {
             self.settle(record);
@@ -263,7 +264,7 @@ fn loom_finds_the_refusal_that_takes_bytes_of_a_thread_that_may_store() {
     });
 }
 
-/// The barrier is lost beside a thread that has held back units, and frees large blocks only.
+/// The barrier is lost while another thread holds back units and frees only large blocks.
 fn large_blocks_without_the_barrier() {
     let shared = Shared::new();
     let (group, record) = (&shared.group, shared.record());

@@ -5,7 +5,7 @@ memgroup_sync::mutations! {
     CollectsByStore,
     /// A thread that puts bytes into its slot reads the word, and then stores the sum.
     PutsByStore,
-    /// A thread that opens a slot looks before whether the group may have one.
+    /// A thread that opens a slot checks too early whether the group may have one.
     OpensWithoutALook,
     /// A thread begins to change its slots by stores without the fence.
     StoresWithoutFence,
@@ -19,8 +19,8 @@ memgroup_sync::mutations! {
     CollectsUnproven,
     /// A thread that settles its record does not prove that it makes no stores.
     SettlesWithoutProof,
-    /// A thread looks through its slots, and takes the mark after that.
+    /// A thread checks its slots, and only then takes the mark.
     LooksBeforeTheMark,
-    /// A thread ends although it should look through its slots.
+    /// A thread ends although it should check its slots.
     EndsWhileDue,
 }

@@ -1,8 +1,8 @@
 //! Records: the slots of all threads. They outlive their threads.
 //!
-//! - I1. A record is never freed, and never leaves the list. So bytes in the slots of a thread that
-//!   has ended stay where the engine finds them, and the next thread that claims the record uses
-//!   them. Loom: `loom_a_thread_that_ends_loses_no_bytes`.
+//! - I1. A record is never freed and never leaves the list. So the engine still finds the bytes in
+//!   the slots of a thread that has ended, and the next thread that claims the record uses them.
+//!   Loom: `loom_a_thread_that_ends_loses_no_bytes`.
 //! - I2. A record is claimed by one thread at a time: by a compare-and-swap that sets CLAIMED.
 //! - I3. The owner of a record changes a word of it by a store only while the record is *busy*, and
 //!   its state is CLAIMED alone. Another thread changes words by compare-and-swap, as the owner
@@ -12,22 +12,22 @@
 //!   Loom: `loom_a_free_beside_a_refusal_loses_no_unit`,
 //!   `loom_a_refusal_without_the_barrier_loses_no_unit`.
 //! - I4. A mark (DUE) is set after a word of the record was found that should change. The owner
-//!   takes the mark before it looks at the words. So either it finds the reason for the mark, or
-//!   the mark is set again. Loom: `loom_a_marked_record_is_settled_by_its_thread`.
-//! - E1. enter ↔ stop: the owner marks the record busy, fences, and looks at the state. The other
-//!   thread stops the record, fences, and looks whether it is busy. One sees the other. The owner's
-//!   fence is one for the compiler alone, because the other's is a barrier on all processors
-//!   (`membarrier`). Where the system has no such barrier, each record is made with CEASED. Where
-//!   the barrier is lost later, each gets CEASED and DUE then, and its owner proves that it has
-//!   seen them when it settles the record. Loom:
+//!   takes the mark before it reads the words. So either it finds the reason for the mark, or the
+//!   mark is set again. Loom: `loom_a_marked_record_is_settled_by_its_thread`.
+//! - E1. enter ↔ stop: the owner marks the record busy, fences, and reads the state. The other
+//!   thread stops the record, fences, and checks whether it is busy. One sees the other. The
+//!   owner's fence only affects the compiler, because the other thread's fence is a barrier on all
+//!   processors (`membarrier`). If the system has no such barrier, each record is made with CEASED.
+//!   If the barrier is lost later, each record gets CEASED and DUE at that time, and its owner
+//!   proves that it has seen them when it settles the record. Loom:
 //!   `loom_a_thread_without_small_blocks_keeps_no_unit`.
-//! - E2. give back ↔ mark: both are RMWs of the state. The thread that ends sees the mark and
-//!   settles the record, or the one that marks it sees no owner, and takes the bytes itself. Loom:
+//! - E2. give back ↔ mark: both are RMWs of the state. Either the ending thread sees the mark and
+//!   settles the record, or the marking thread sees no owner and takes the bytes itself. Loom:
 //!   `loom_a_removal_beside_the_end_of_a_thread_leaves_nothing`.
 //! - P1. A thread that stops a record waits for a few instructions of its owner, or until the
 //!   system lets it run.
-//! - P2. The child of a fork has one thread. No record there is busy with, or stopped by, a thread
-//!   that the child lacks, and none has bytes (`begin_child`).
+//! - P2. The child of a fork has one thread. No record there is busy because of, or stopped by, a
+//!   thread that the child lacks, and none has bytes (`begin_child`).
 
 #![allow(unsafe_code)]
 
@@ -48,15 +48,15 @@ const AHEAD_MOST: u32 = 2048;
 /// Bits of a record's state: a thread owns it.
 const CLAIMED: u32 = 1 << 31;
 
-/// The owner should look through its slots as soon as it is outside of the engine.
+/// The owner should check its slots as soon as it is outside the engine.
 const DUE: u32 = 1 << 30;
 
-/// The owner may make no stores, for ever: there is no barrier that could stop them.
+/// The owner must never make stores again, because there is no barrier that could stop them.
 const CEASED: u32 = 1 << 29;
 
 // The bits below count the threads that have stopped the record.
 
-/// The slots of one thread, and the things that it needs on slow paths.
+/// The slots of one thread, and what it needs on slow paths.
 pub(crate) struct Record {
     pub(crate) slots: Slots,
     /// The units that each slot charges ahead next.
@@ -66,7 +66,7 @@ pub(crate) struct Record {
     /// The slot that gets another owner next.
     turn: AtomicU32,
     pub(crate) is_busy: AtomicBool,
-    /// The owner has seen CEASED, so it makes no store any more.
+    /// Whether the owner has seen CEASED, so that it makes no more stores.
     is_proven: AtomicBool,
     state: AtomicU32,
     /// The index of the slot that was used last, and the most units that it holds back.
@@ -110,7 +110,8 @@ impl Record {
         }
     }
 
-    /// Takes `units` out of the slot that was used last, if it is the one of `key`, and the record is not stopped.
+    /// Takes `units` out of the slot that was used last, if it belongs to `key` and the record is
+    /// not stopped.
     #[inline(always)]
     pub(crate) fn take(&self, key: Key, units: u64) -> bool {
         if units > UNITS_MOST || !self.enter() {
@@ -121,7 +122,8 @@ impl Record {
         is_taken
     }
 
-    /// Puts `units` into the slot that was used last, if it is the one of `key`, has room, and the record is not stopped.
+    /// Puts `units` into the slot that was used last, if it belongs to `key` and has room, and the
+    /// record is not stopped.
     #[inline(always)]
     pub(crate) fn put(&self, key: Key, units: u64) -> bool {
         if units > UNITS_MOST || !self.enter() {
@@ -140,15 +142,13 @@ impl Record {
         self.slots.at(self.last.load(Ordering::Relaxed) as usize)
     }
 
-    /// The slot of `key`, or one without an owner, and the most units that it holds back. It is the
-    /// last one from now on.
+    /// Returns the slot of `key`, or one without an owner, and the most units that it holds back.
+    /// It becomes the last one used.
     pub(crate) fn find(&self, key: Key) -> Option<(&Slot, u64)> {
         let at = self.slots.find(key)?;
         // ORDERING: Relaxed, all; of the owning thread alone.
         let most = self.mosts[at].load(Ordering::Relaxed);
-        // ORDERING: as above.
         self.last.store(at as u32, Ordering::Relaxed);
-        // ORDERING: as above.
         self.most.store(most, Ordering::Relaxed);
         Some((self.slots.at(at), u64::from(most)))
     }
@@ -159,26 +159,25 @@ impl Record {
         u64::from(self.mosts[at].load(Ordering::Relaxed))
     }
 
-    /// From now on slot `at` holds back at most so many units.
+    /// Makes slot `at` hold back at most `most` units from now on.
     pub(crate) fn set_most(&self, at: usize, units: u64) {
         // ORDERING: Relaxed, all; of the owning thread alone.
         self.mosts[at].store(units as u32, Ordering::Relaxed);
-        // ORDERING: as above.
         if self.last.load(Ordering::Relaxed) as usize == at {
-            // ORDERING: as above.
             self.most.store(units as u32, Ordering::Relaxed);
         }
     }
 
-    /// Begins to change a slot by stores. Returns `false` if the record's state forbids stores.
+    /// Starts changing a slot by stores. Returns `false` if the record's state forbids stores.
     #[inline(always)]
     pub(crate) fn enter(&self) -> bool {
-        // ORDERING: Relaxed; the fence puts it before the look (E1).
+        // ORDERING: Relaxed, because the fence orders it before the read of the state (E1).
         self.is_busy.store(true, Ordering::Relaxed);
         if !mutation::active(Mutation::StoresWithoutFence) {
             light();
         }
-        // ORDERING: Acquire; pairs with the Release in `go_on`: the changes of the thread that stopped the record are seen.
+        // ORDERING: Acquire; pairs with the Release in `go_on`: the changes of the thread that
+        // stopped the record are seen.
         if self.state.load(Ordering::Acquire) == CLAIMED {
             return true;
         }
@@ -192,13 +191,13 @@ impl Record {
         self.is_busy.store(false, Ordering::Release);
     }
 
-    /// No stores from now on, once the barrier was made and the record is idle.
+    /// Stops stores. This is in effect once the barrier was made and the record is idle.
     pub(crate) fn stop(&self) {
-        // ORDERING: Relaxed; the barrier puts it before the look (E1).
+        // ORDERING: Relaxed, because the barrier orders it before the read of `is_busy` (E1).
         self.state.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Stops a record that no thread owns. Returns `false` if one does. A thread that claims it
+    /// Stops a record that no thread owns. Returns `false` if one owns it. A thread that claims it
     /// later makes no stores before `go_on`.
     fn stop_without_owner(&self) -> bool {
         // ORDERING: Relaxed; a look, the RMW decides.
@@ -215,7 +214,7 @@ impl Record {
         false
     }
 
-    /// Waits until the owner is between no two stores.
+    /// Waits until the owner is not between two stores.
     fn wait_idle(&self) {
         let mut wait = Wait::new();
         // ORDERING: Acquire; pairs with the Release in `leave`.
@@ -230,8 +229,8 @@ impl Record {
         self.state.fetch_sub(1, Ordering::Release);
     }
 
-    /// Has the owner look through its slots (`settle`) at its next block. Returns whether there is
-    /// an owner.
+    /// Makes the owner check its slots (`settle`) at its next block. Returns whether there is an
+    /// owner.
     pub(crate) fn mark_due(&self) -> bool {
         // ORDERING: AcqRel; Release pairs with the Acquire in `settle`: the owner finds the reason
         // for the mark. Acquire pairs with the Release in `give_back`: the stores of the owner that
@@ -239,10 +238,11 @@ impl Record {
         self.state.fetch_or(DUE, Ordering::AcqRel) & CLAIMED != 0
     }
 
-    /// Forbids stores for ever: the barrier is lost. The owner proves that it has seen that when it
-    /// settles the record. Once is enough, because until then the record stays due.
+    /// Forbids stores for ever, because the barrier is lost. The owner proves that it has seen this
+    /// when it settles the record. Calling this once is enough, because the record stays due until
+    /// then.
     fn cease(&self) {
-        // ORDERING: Relaxed; CEASED never goes.
+        // ORDERING: Relaxed, because CEASED is never cleared.
         if self.state.load(Ordering::Relaxed) & CEASED == 0 {
             // ORDERING: AcqRel, as in `mark_due`.
             self.state.fetch_or(CEASED | DUE, Ordering::AcqRel);
@@ -252,12 +252,12 @@ impl Record {
     /// Returns whether the owner should settle the record.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
-        // ORDERING: Relaxed; a look, the RMW in `settle` orders.
+        // ORDERING: Relaxed, because the RMW in `settle` orders.
         self.state.load(Ordering::Relaxed) & DUE != 0
     }
 
-    /// Looks through the slots, if that is due, and proves that CEASED was seen. The caller owns
-    /// the record, and has no store under way.
+    /// Checks the slots if that is due, and proves that CEASED was seen. The caller must own the
+    /// record, and must not be between two stores.
     pub(crate) fn settle(&self, ask: impl FnMut(Key, u64) -> Answer, taken: impl FnMut(Key, u64)) {
         if !self.is_due() {
             return;
@@ -281,8 +281,8 @@ impl Record {
         }
     }
 
-    /// Returns whether the owner makes no store now, nor later: the caller may change words by
-    /// compare-and-swap (I3).
+    /// Returns whether the owner makes no stores now or later, so that the caller may change words
+    /// by compare-and-swap (I3).
     fn is_still(&self, is_own: bool) -> bool {
         // ORDERING: Relaxed; of this thread, if it is the owner.
         let is_between = self.is_busy.load(Ordering::Relaxed);
@@ -290,25 +290,24 @@ impl Record {
         is_own && !is_between || self.is_proven.load(Ordering::Acquire)
     }
 
-    /// In the child of a fork: the threads that were between two stores, or had stopped the record,
-    /// are not there to go on. The bytes are those of groups that the child does not charge.
+    /// Resets the record in the child of a fork. The threads that were between two stores or had
+    /// stopped the record do not exist there, and the bytes belong to groups that the child does
+    /// not charge.
     #[cfg(not(memgroup_loom))]
     pub(crate) fn begin_child(&self, allows_stores: bool) {
-        // ORDERING: Relaxed, all; the child has one thread, and the start of each other orders
-        // them.
+        // ORDERING: Relaxed, all, because the child has one thread, and starting any other thread
+        // orders them.
         self.is_busy.store(false, Ordering::Relaxed);
-        // ORDERING: as above.
         self.is_proven.store(!allows_stores, Ordering::Relaxed);
-        // ORDERING: as above.
         let claimed = self.state.load(Ordering::Relaxed) & CLAIMED;
-        // ORDERING: as above.
         self.state.store(claimed | if allows_stores { 0 } else { CEASED }, Ordering::Relaxed);
         self.slots.visit(|_, _| Answer::Close, |_, _| ());
     }
 
     /// The record that was added before this one.
     pub(crate) fn after(&self) -> Option<&'static Record> {
-        // ORDERING: Relaxed; published with this record, which the first load of the list acquired: it is in the release sequence.
+        // ORDERING: Relaxed; published with this record, which the first load of the list acquired:
+        // it is in the release sequence.
         let next = self.next.load(Ordering::Relaxed);
         // SAFETY: null, or out of a `&'static Record` (`Records::claim`).
         unsafe { next.as_ref() }
@@ -320,16 +319,16 @@ impl Record {
         self.turn.fetch_add(1, Ordering::Relaxed) as usize % SLOTS
     }
 
-    /// The units to charge ahead for slot `at`: twice as many each time, until another owner gets the slot.
+    /// Returns the units to charge ahead for slot `at`, which double each time until another owner
+    /// gets the slot.
     pub(crate) fn next_ahead(&self, at: usize) -> u64 {
         // ORDERING: Relaxed, both; of the owning thread alone.
         let ahead = self.ahead[at].load(Ordering::Relaxed);
-        // ORDERING: as above.
         self.ahead[at].store((2 * ahead).min(AHEAD_MOST), Ordering::Relaxed);
         u64::from(ahead)
     }
 
-    /// Another owner gets slot `at`.
+    /// Resets slot `at` for another owner.
     pub(crate) fn begin_again(&self, at: usize) {
         // ORDERING: Relaxed; of the owning thread alone.
         self.ahead[at].store(AHEAD_FIRST, Ordering::Relaxed);
@@ -365,8 +364,9 @@ impl Record {
         false
     }
 
-    /// The thread ends, and another may have the record with the bytes in it. Returns `false` if
-    /// the record is due: then the caller is still its owner, settles it, and comes again (E2).
+    /// Returns the record, with the bytes in it, at the end of the thread. Another thread may then
+    /// have it. Returns `false` if the record is due: in that case the caller is still its owner,
+    /// and must settle it and call this again (E2).
     pub(crate) fn give_back(&self) -> bool {
         // ORDERING: Relaxed; the compare-and-swap decides.
         let mut state = self.state.load(Ordering::Relaxed);
@@ -388,19 +388,20 @@ impl Record {
         }
     }
 
-    /// The same where the record cannot be settled. The next owner does that, or a thread that
-    /// collects.
+    /// Does the same if the record cannot be settled. The next owner or a collecting thread settles
+    /// it.
     pub(crate) fn give_back_due(&self) {
-        // ORDERING: Release, as above.
+        // ORDERING: Release; pairs with the Acquire in `claim` and `mark_due`.
         self.state.fetch_and(!CLAIMED, Ordering::Release);
     }
 }
 
-/// The owner's side of the barrier (E1): the compiler keeps the order, and the other side has the processor keep it.
+/// The owner's side of the barrier (E1). It makes the compiler keep the order, and the other side
+/// makes the processor keep it.
 #[inline(always)]
 fn light() {
     #[cfg(not(memgroup_loom))]
-    // ORDERING: SeqCst for the compiler; see above.
+    // ORDERING: SeqCst, for the compiler only; the other side's barrier covers the processor.
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(memgroup_loom)]
     // ORDERING: SeqCst fence; a model has no barrier on all processors.
@@ -423,7 +424,8 @@ impl Records {
         Records { first: AtomicPtr::new(null_mut()) }
     }
 
-    /// A record for the calling thread: one that a thread gave back, or the one that `make` makes. `None` if it makes none.
+    /// Returns a record for the calling thread: one that a thread returned, or a new one from
+    /// `make`. Returns `None` if `make` returns none.
     pub(crate) fn claim(&self, make: impl FnOnce() -> Option<&'static Record>) -> Option<&'static Record> {
         if let Some(record) = self.all().find(|record| record.claim()) {
             return Some(record);
@@ -435,7 +437,8 @@ impl Records {
             // ORDERING: Relaxed; published by the compare-and-swap.
             record.next.store(first, Ordering::Relaxed);
             let pointer = core::ptr::from_ref(record).cast_mut();
-            // ORDERING: Release; pairs with the Acquire in `all`. Failure Relaxed; nothing is read through it.
+            // ORDERING: Release; pairs with the Acquire in `all`. Failure Relaxed; nothing is read
+            // through it.
             match self.first.compare_exchange_weak(first, pointer, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Some(record),
                 Err(newer) => first = newer,
@@ -443,13 +446,13 @@ impl Records {
         }
     }
 
-    /// Shows each slot with an owner to `ask`, and gives the units that it wants out to `taken`.
-    /// The caller's own record is `own`.
+    /// Calls `ask` for each slot with an owner, and passes the units that it wants taken out to
+    /// `taken`. The caller's own record is `own`.
     ///
-    /// Where the answer is [`Answer::CloseSoon`], the units of other threads' records stay for
-    /// their threads to take out, at their next block. For the other answers `barrier` is called
-    /// once, if a thread other than this one has such units, or such a slot. Returns `false` if the
-    /// barrier was needed, and could not be made: then units stay, too.
+    /// If the answer is [`Answer::CloseSoon`], the units of other threads' records stay until those
+    /// threads take them out at their next block. For the other answers, `barrier` is called once
+    /// if another thread has such units or such a slot. Returns `false` if the barrier was needed
+    /// and could not be made; units then stay as well.
     pub(crate) fn collect(
         &self,
         own: Option<&Record>,
@@ -489,14 +492,15 @@ impl Records {
         !needs_barrier || self.collect_stopped(ask, taken, barrier)
     }
 
-    /// The same, of all threads, which make no store meanwhile.
+    /// Does the same for all threads, which make no stores in the meantime.
     fn collect_stopped(
         &self,
         mut ask: impl FnMut(Key, u64) -> Answer,
         mut taken: impl FnMut(Key, u64),
         barrier: impl FnOnce() -> bool,
     ) -> bool {
-        // Resumes exactly the records that were stopped: records added since then come before the first.
+        // Resumes exactly the records that were stopped: records added since then come before the
+        // first.
         let first = self.all().next();
         let all = || core::iter::successors(first, |record| record.after());
         all().for_each(Record::stop);

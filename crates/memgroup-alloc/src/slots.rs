@@ -1,4 +1,4 @@
-//! Slots: the bytes that one thread holds back, each with its group, in one word.
+//! Slots: the bytes that one thread holds back. Each slot is one word with a group and its bytes.
 //!
 //! ```text
 //!   63                                         22 21                   0
@@ -7,16 +7,20 @@
 //!  └─────────────────────────────────────────────┴──────────────────────┘
 //! ```
 //!
-//! Held back bytes are charged to the group, and no block uses them. A new block takes its bytes there, and a freed one puts them there: one
-//! store each, in a line that only this thread writes. Other threads write a word only to take its bytes out for the engine. They stop the stores
-//! first (`records`); then both sides change it by compare-and-swap.
+//! Held back bytes are charged to the group, and no block uses them. A new block takes its bytes
+//! from them, and a freed one adds its bytes, by one store each, in a line that only this thread
+//! writes. Other threads write a word only to take its bytes out for the engine. They first stop
+//! the stores (`records`), and both sides then change the word by compare-and-swap.
 //!
-//! - I1. The bytes in a word are charged to the word's owner. So a word with bytes keeps its owner's group.
-//! - I2. Every change of a word is one RMW of it, or a store while no other thread may change it (`records` I3). The word is its whole state, so an equal word is an equal state: bytes that leave a word
-//!   leave it once. Loom: `loom_two_refusers_take_one_delta_once`.
-//! - I3. One thread at a time opens slots of a record. So no owner has two slots in it.
-//! - E1. open ↔ close: the opening thread puts the owner in, fences, and looks whether the group may have a slot. The engine marks the group,
-//!   fences, and looks at the words. One sees the other. Loom: `loom_no_slot_stays_open_after_a_removal`.
+//! - I1. The bytes in a word are charged to the word's owner, so a word with bytes keeps its
+//!   owner's group alive.
+//! - I2. Every change of a word is one RMW, or a store while no other thread may change it
+//!   (`records` I3). The word is the whole state, so an equal word is an equal state, and bytes
+//!   that leave a word leave it once. Loom: `loom_two_refusers_take_one_delta_once`.
+//! - I3. One thread at a time opens slots of a record, so no owner has two slots in it.
+//! - E1. open ↔ close: the opening thread stores the owner, fences, and checks whether the group
+//!   may have a slot. The engine marks the group, fences, and reads the words. One sees the other.
+//!   Loom: `loom_no_slot_stays_open_after_a_removal`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
@@ -36,12 +40,13 @@ const UNIT_BITS: u32 = 22;
 /// The bits of the units in a word.
 const UNITS_MASK: u64 = (1 << UNIT_BITS) - 1;
 
-/// The most units that a word holds: half of the most that its bits could say. So a word that gets or loses a small block's units keeps its key.
+/// The most units in a word: half of what its bits could express, so a word that gains or loses a
+/// small block's units keeps its key.
 pub(crate) const HELD_MOST: u64 = UNITS_MASK / 2;
 
 const _: () = assert!(UNITS_MOST <= HELD_MOST);
 
-/// The number of an owner, not 0, at its place in a word.
+/// The number of an owner, which is not 0, shifted to its position in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u64);
 
@@ -49,7 +54,7 @@ impl Key {
     /// The bits of a number.
     pub(crate) const BITS: u32 = u64::BITS - UNIT_BITS;
 
-    /// The key of a number, not 0, of at most `BITS` bits.
+    /// Returns the key of a number, which is not 0 and has at most `BITS` bits.
     #[inline(always)]
     pub(crate) const fn of(number: u64) -> Key {
         Key(number << UNIT_BITS)
@@ -64,16 +69,16 @@ impl Key {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Keep,
-    /// The units go. The slot stays open.
+    /// Take the units. The slot stays open.
     Empty,
-    /// The units go, and the slot's owner too.
+    /// Take the units and the slot's owner.
     Close,
-    /// The same, at the latest by the slot's thread, at its next block.
+    /// The same, but the slot's thread may do it, at its next block.
     CloseSoon,
 }
 
 impl Answer {
-    /// The answer where nothing keeps the units from being taken at once.
+    /// The answer if the units can be taken at once.
     pub(crate) fn at_once(self, units: u64) -> Answer {
         match self {
             Answer::Empty if units == 0 => Answer::Keep,
@@ -87,7 +92,7 @@ impl Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Kept,
-    /// The slot had too many. These left it, the caller's among them.
+    /// The slot had too many. These units left it, including the caller's.
     Left(u64),
     NoSlot,
 }
@@ -97,10 +102,10 @@ pub(crate) enum Put {
 pub(crate) struct Opened {
     /// The units that it holds back.
     pub(crate) units: u64,
-    /// It was the owner's before, and no thread has closed it since.
+    /// The slot belonged to the owner before, and no thread has closed it since.
     pub(crate) was_open: bool,
-    /// The units that left it, with their owner: those of another owner, or of the same if there
-    /// were too many for a word.
+    /// The units that left it, with their owner. They are those of another owner, or of the same
+    /// one if there were too many for a word.
     pub(crate) left: Option<(Key, u64)>,
 }
 
@@ -140,13 +145,15 @@ impl Slot {
         Slot { word: AtomicU64::new(0) }
     }
 
-    /// As `take`, of a small block, by a thread that no other disturbs: by a store.
+    /// Does the work of `take` for a small block, by a store, on a thread that no other thread
+    /// disturbs.
     #[inline(always)]
     pub(crate) fn take_alone(&self, key: Key, units: u64) -> bool {
         // ORDERING: Relaxed; only this thread changes the word now.
         let word = self.word.load(Ordering::Relaxed);
         debug_assert!(units <= UNITS_MOST);
-        // Another key, or too few units, and the difference is more than any word holds.
+        // If the key differs or there are too few units, the difference is more than any word can
+        // have.
         let is_there = word.wrapping_sub(key.0).wrapping_sub(units) <= HELD_MOST;
         if is_there {
             // ORDERING: Relaxed; published by `Record::leave`.
@@ -155,7 +162,8 @@ impl Slot {
         is_there
     }
 
-    /// As `put`, of a small block, by a thread that no other disturbs: by a store. Whether the slot has the units now; else `put` is to be called.
+    /// Does the work of `put` for a small block, by a store, on a thread that no other thread
+    /// disturbs. Returns whether the slot has the units now. Otherwise the caller must call `put`.
     #[inline(always)]
     pub(crate) fn put_alone(&self, key: Key, units: u64, most: u64) -> bool {
         // ORDERING: Relaxed; only this thread changes the word now.
@@ -170,7 +178,7 @@ impl Slot {
         is_put
     }
 
-    /// Takes `units` for a block, if this is its owner's slot, and has so many.
+    /// Takes `units` for a block, if this is its owner's slot and has enough.
     #[inline(always)]
     pub(crate) fn take(&self, key: Key, units: u64) -> bool {
         let cell = &self.word;
@@ -180,8 +188,9 @@ impl Slot {
             if word & UNITS_MASK < units {
                 return false;
             }
-            // ORDERING: Relaxed, both; this thread, or the one that had the record before, put the bytes there. As an RMW it carries on
-            // the release of the put, which a thread that collects acquires.
+            // ORDERING: Relaxed, both, because this thread, or the previous owner of the record,
+            // put the bytes there. As an RMW it continues the release sequence of the put, which a
+            // collecting thread acquires.
             match cell.compare_exchange_weak(word, word - units, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(newer) => word = newer,
@@ -190,7 +199,8 @@ impl Slot {
         false
     }
 
-    /// Puts the `units` of a freed block into this slot, if it is its owner's. Above `most` units the slot is halved.
+    /// Puts the `units` of a freed block into this slot, if it is its owner's. Above `most` units
+    /// the slot is halved.
     #[inline(always)]
     pub(crate) fn put(&self, key: Key, units: u64, most: u64) -> Put {
         let cell = &self.word;
@@ -200,11 +210,12 @@ impl Slot {
             let sum = (word & UNITS_MASK) + units;
             let kept = if sum > most { most / 2 } else { sum };
             if mutation::active(Mutation::PutsByStore) {
-                // ORDERING: Release, as below (a fault for the models only).
+                // ORDERING: Release, for the reason below (a fault for the models only).
                 cell.store(word_of(key, kept), Ordering::Release);
                 return Put::Kept;
             }
-            // ORDERING: Release; pairs with the Acquire of a thread that takes the bytes out: they were charged before.
+            // ORDERING: Release; pairs with the Acquire of a thread that takes the bytes out: they
+            // were charged before.
             let swapped =
                 cell.compare_exchange_weak(word, word_of(key, kept), Ordering::Release, Ordering::Relaxed);
             match swapped {
@@ -230,20 +241,21 @@ impl Slots {
         Slots { slots: core::array::from_fn(|_| Slot::new()) }
     }
 
-    /// The slot with this index, below `SLOTS`. The remainder spares the compiler a check.
+    /// Returns the slot with this index, which is below `SLOTS`. The remainder makes a bounds check
+    /// unnecessary.
     #[inline(always)]
     pub(crate) fn at(&self, at: usize) -> &Slot {
         &self.slots[at % SLOTS]
     }
 
-    /// The index of the slot of `key`, or of one without an owner.
+    /// Returns the index of the slot of `key`, or of one without an owner.
     pub(crate) fn find(&self, key: Key) -> Option<usize> {
-        // ORDERING: Relaxed; only this thread puts owners in (I3).
+        // ORDERING: Relaxed, because only this thread stores owners (I3).
         let words = || self.slots.iter().map(|slot| slot.word.load(Ordering::Relaxed));
         words().position(|word| has_key(word, key)).or_else(|| words().position(|word| word == 0))
     }
 
-    /// Puts `units`, at most `HELD_MOST`, into slot `at`, with their owner.
+    /// Puts `units`, which are at most `HELD_MOST`, into slot `at`, with their owner.
     pub(crate) fn open(&self, at: usize, key: Key, units: u64) -> Opened {
         let cell = &self.slots[at].word;
         // ORDERING: Relaxed; the compare-and-swap decides.
@@ -254,7 +266,8 @@ impl Slots {
             let kept = if stays { sum } else { units };
             let left = parts(word).filter(|_| !stays);
             let opened = Opened { units: kept, was_open: has_key(word, key), left };
-            // ORDERING: AcqRel; Release as in `put`. Acquire: the bytes of the other owner, which this thread uncharges now.
+            // ORDERING: AcqRel; Release as in `put`. Acquire: the bytes of the other owner, which
+            // this thread uncharges now.
             match cell.compare_exchange_weak(word, word_of(key, kept), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return opened,
                 Err(newer) => word = newer,
@@ -262,7 +275,7 @@ impl Slots {
         }
     }
 
-    /// Takes all units of `key` out, and its slot away.
+    /// Takes out all units of `key`, and closes its slot.
     pub(crate) fn close(&self, key: Key) -> u64 {
         let mut all = 0;
         let ask = |owner, _| if owner == key { Answer::Close } else { Answer::Keep };
@@ -270,11 +283,13 @@ impl Slots {
         all
     }
 
-    /// Shows each slot with an owner to `ask`. Where the answer says so, its units are taken out, and given to `taken`.
+    /// Calls `ask` for each slot with an owner. If the answer says so, takes out the slot's units
+    /// and passes them to `taken`.
     pub(crate) fn visit(&self, mut ask: impl FnMut(Key, u64) -> Answer, mut taken: impl FnMut(Key, u64)) {
         for Slot { word: cell } in &self.slots {
             loop {
-                // ORDERING: Acquire; pairs with the Release in `put` and `open`, for a caller that only reads.
+                // ORDERING: Acquire; pairs with the Release in `put` and `open`, for a caller that
+                // only reads.
                 let word = cell.load(Ordering::Acquire);
                 let Some((key, units)) = parts(word) else { break };
                 let left = match ask(key, units) {
@@ -288,8 +303,9 @@ impl Slots {
                     taken(key, units);
                     break;
                 }
-                // ORDERING: AcqRel; Acquire pairs with the Release in `put` and `open`: the bytes were charged before they are uncharged.
-                // Release: an opening thread that finds the slot gone sees the mark of the group that closed it (E1).
+                // ORDERING: AcqRel; Acquire pairs with the Release in `put` and `open`: the bytes
+                // were charged before they are uncharged. Release: an opening thread that finds the
+                // slot gone sees the mark of the group that closed it (E1).
                 if cell.compare_exchange(word, left, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                     if units > 0 {
                         taken(key, units);

@@ -1,16 +1,19 @@
-//! Thread: the record of this thread, and the way of a block's bytes to its owner.
+//! Thread: the record of this thread, and how a block's bytes are charged to its owner.
 //!
-//! - I1. No thread-local here has a destructor, and none allocates. So blocks may be allocated and freed at any time in a thread's life.
-//! - I2. The end of a thread is told by a key of the system's threads (`pthread_key_create`). Its record goes back then, with the bytes in it. A
-//!   block that the thread allocates or frees later borrows a record for that one call.
-//! - I3. Within the engine no block is charged, and the engine is not called: the bytes of blocks
-//!   that are freed there stay in the slots, and the record is marked. So is one from which another
-//!   thread wants bytes that it cannot take (`records` I4). A marked record allows no stores, so
-//!   the thread's next block outside of the engine comes to the slow path, which settles the
-//!   record.
-//! - I4. No panic leaves this file, because it would unwind through `GlobalAlloc`. The slow paths are `extern "C"`, so a panic of the engine aborts.
-//! - I5. While the engine works for a block, the thread is within the engine. So blocks that the engine allocates are charged to no group, and no call
-//!   comes back here.
+//! - I1. No thread-local here has a destructor or allocates, so blocks may be allocated and freed
+//!   at any time in a thread's life.
+//! - I2. A key of the system's threads (`pthread_key_create`) reports the end of a thread. The
+//!   thread then returns its record, with the bytes in it. A block that the thread allocates or
+//!   frees later borrows a record for that one call.
+//! - I3. Within the engine no block is charged, and the engine is not called. The bytes of blocks
+//!   that are freed there stay in the slots, and the record is marked. A record is also marked if
+//!   another thread wants bytes from it that it cannot take (`records` I4). A marked record allows
+//!   no stores, so the thread's next block outside the engine takes the slow path, which settles
+//!   the record.
+//! - I4. No panic leaves this file, because it would unwind through `GlobalAlloc`. The slow paths
+//!   are `extern "C"`, so a panic of the engine aborts.
+//! - I5. While the engine works for a block, the thread counts as within the engine. So blocks that
+//!   the engine allocates are charged to no group, and no call comes back here.
 
 #![allow(unsafe_code)]
 
@@ -25,25 +28,25 @@ use memgroup_sync::depth;
 
 use crate::records::{Record, Records};
 use crate::slots::{Answer, Key, Put, UNIT, UNITS_MOST};
-use crate::{barrier, mode, panics};
+use crate::{barrier, mode};
 
 static RECORDS: Records = Records::new();
 
-/// Stands for the record of a thread that has none yet. It has no owner, ever.
+/// Stands for the record of a thread that has none yet. It never has an owner.
 static NONE: Record = Record::new(false);
 
-/// The same, of a thread that has given its record back.
+/// The same for a thread that has returned its record.
 static ENDED: Record = Record::new(false);
 
 std::thread_local! {
-    // A pointer, because to older compilers a constant cannot refer to a static that changes.
+    // A pointer, because with older compilers a constant cannot refer to a static that changes.
     static RECORD: Cell<*const Record> = const { Cell::new(&raw const NONE) };
 }
 
 /// The most units that a slot holds back beside a charge that waits.
 const BESIDE_MOST: u64 = Owner::BESIDE_MOST / UNIT;
 
-/// The limit refuses a block that may fail.
+/// The limit refuses the block, which may fail.
 #[derive(Debug)]
 pub(crate) struct Refused;
 
@@ -54,7 +57,8 @@ fn key(owner: Owner) -> Key {
 
 fn owner(key: Key) -> Owner {
     let address = ptr::with_exposed_provenance::<()>(key.number() as usize * Owner::ALIGN);
-    // SAFETY: keys are made of owners' addresses (`key`), which were exposed there, and stay good for ever. `Owner` is the reference alone.
+    // SAFETY: keys are made from owners' addresses (`key`), which were exposed there and stay valid
+    // for ever. `Owner` consists of the reference only.
     unsafe { core::mem::transmute::<*const (), Owner>(address) }
 }
 
@@ -64,14 +68,15 @@ fn record() -> &'static Record {
     unsafe { &*RECORD.get() }
 }
 
-/// Charges a new small block of `units` to the current owner. Returns the owner; `None` if the block is charged to no group.
+/// Charges a new small block of `units` to the current owner. Returns the owner; `None` if the
+/// block is charged to no group.
 #[inline(always)]
 pub(crate) fn charge(units: u64) -> Option<Owner> {
     let owner = owner_of_new()?;
     if record().take(key(owner), units) { Some(owner) } else { charge_elsewhere(owner, units) }
 }
 
-/// As `charge`, of a block that may be refused.
+/// Does the work of `charge` for a block that may be refused.
 pub(crate) fn charge_unless_refused(units: u64) -> Result<Option<Owner>, Refused> {
     let Some(owner) = owner_of_new() else { return Ok(None) };
     if units <= UNITS_MOST {
@@ -90,27 +95,26 @@ fn owner_of_new() -> Option<Owner> {
     if mode::is_uncounted() { None } else { block::current() }
 }
 
-/// Makes the engine and this allocator known to each other. The engine allocates for the first
-/// hierarchy, so it is the first that calls.
+/// Registers this allocator with the engine. The engine allocates for the first hierarchy, so it is
+/// the first caller.
 #[inline(always)]
 fn begin() {
     static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-    // ORDERING: Relaxed, both; to begin twice does nothing more.
+    // ORDERING: Relaxed, both, because doing this twice has no further effect.
     if !HAS_BEGUN.load(Ordering::Relaxed) {
-        // ORDERING: as above.
         HAS_BEGUN.store(begin_now(), Ordering::Relaxed);
     }
 }
 
-/// Registers the holder, and the handler of forks; whether the system took that.
+/// Registers the holder and the handler of forks. Returns whether the system accepted that.
 #[cold]
 #[inline(never)]
 fn begin_now() -> bool {
-    // Where another allocator holds bytes back, the engine could not ask this one for its bytes.
+    // If another allocator holds bytes back, the engine could not ask this one for its bytes.
     block::register(&AllThreads) && hears_of_forks()
 }
 
-/// As `charge`, from any slot, or from the engine.
+/// Does the work of `charge` from any slot, or from the engine.
 #[inline(never)]
 fn charge_elsewhere(owner: Owner, units: u64) -> Option<Owner> {
     let record = record();
@@ -130,7 +134,7 @@ extern "C" fn charge_slowly(owner: Owner, units: u64) -> Option<Owner> {
     let bytes = units * UNIT;
     let charged = with_record(|record| {
         settle(record);
-        // Beside a charge that waits nothing is bought ahead.
+        // While a charge waits, nothing is charged ahead.
         let slot = record.slots.find(key(owner)).filter(|_| !owner.is_held_up());
         let ahead = slot.map_or(0, |at| record.next_ahead(at)) * UNIT;
         let charged = owner.charge(bytes, ahead)?;
@@ -201,7 +205,7 @@ pub(crate) fn uncharge(owner: Owner, units: u64) {
     }
 }
 
-/// As `uncharge`, to another slot than the last, or to the engine.
+/// Does the work of `uncharge` with a slot other than the last one, or with the engine.
 #[inline(never)]
 fn uncharge_elsewhere(owner: Owner, units: u64) {
     let record = record();
@@ -213,7 +217,7 @@ fn uncharge_elsewhere(owner: Owner, units: u64) {
     }
 }
 
-/// The block was not made after all.
+/// Uncharges a block that was not made after all.
 #[cold]
 #[inline(never)]
 pub(crate) fn take_back(owner: Option<Owner>, units: u64) {
@@ -246,14 +250,15 @@ extern "C" fn uncharge_slowly(owner: Owner, units: u64, may_open: bool) {
         .is_some();
     if !is_held {
         owner.uncharge(units * UNIT);
-        // Its slot was full, perhaps because a charge waited that waits no more.
+        // The slot was full, perhaps because a charge was waiting that no longer waits.
         _ = with_record(|record| {
             record.find(key(owner)).filter(|(_, most)| *most < UNITS_MOST).map(|_| hold(record, owner, 0))
         });
     }
 }
 
-/// Keeps `units` in a slot of their owner, or in one without an owner; whether there is one.
+/// Keeps `units` in a slot of their owner, or in one without an owner. Returns whether there is
+/// one.
 fn keep_inside(record: &Record, owner: Owner, units: u64) -> bool {
     let slot = record.slots.find(key(owner)).filter(|_| units <= UNITS_MOST);
     let Some(at) = slot else { return false };
@@ -284,7 +289,7 @@ fn hold(record: &Record, owner: Owner, units: u64) {
     }
 }
 
-/// Outside of the engine: if the record is marked, uncharges the bytes that it may not hold back.
+/// Uncharges the bytes that a marked record may not hold back. Only outside the engine.
 fn settle(record: &Record) {
     let is_over = |key, units| units > UNITS_MOST || !owner(key).may_hold();
     record.settle(
@@ -301,7 +306,7 @@ pub(crate) fn settle_own() {
     }
 }
 
-/// Calls `act` with the record of this thread. `None`: the system has no memory for one.
+/// Calls `act` with the record of this thread. Returns `None` if the system has no memory for one.
 fn with_record<T>(act: impl FnOnce(&'static Record) -> T) -> Option<T> {
     let own = record();
     if ptr::eq(own, &NONE) {
@@ -318,14 +323,14 @@ fn with_record<T>(act: impl FnOnce(&'static Record) -> T) -> Option<T> {
     Some(act(own))
 }
 
-/// Calls `act` with a record that goes back at once (I2).
+/// Calls `act` with a record that is returned at once (I2).
 fn borrowed<T>(record: &'static Record, act: impl FnOnce(&'static Record) -> T) -> T {
     let done = act(record);
     give_back(record);
     done
 }
 
-/// Gives a record of this thread back.
+/// Returns a record of this thread.
 fn give_back(record: &Record) {
     while !record.give_back() {
         if block::is_inside() {
@@ -351,16 +356,15 @@ fn make() -> Option<&'static Record> {
     Some(unsafe { &*place })
 }
 
-/// Whether the system calls `begin_child` in the child of a fork, from now on.
+/// Returns whether the system calls `begin_child` in the child of a fork, from now on.
 fn hears_of_forks() -> bool {
     static IS_ASKED: AtomicBool = AtomicBool::new(false);
-    // ORDERING: Relaxed, both; an answer by itself.
+    // ORDERING: Relaxed, both, because the answer publishes nothing else.
     if cfg!(miri) || IS_ASKED.swap(true, Ordering::Relaxed) {
         return true;
     }
     // SAFETY: the function only changes atomics, so it may be called in any child.
     let hears = unsafe { libc::pthread_atfork(None, None, Some(begin_child)) } == 0;
-    // ORDERING: as above.
     IS_ASKED.store(hears, Ordering::Relaxed);
     hears
 }
@@ -371,10 +375,10 @@ unsafe extern "C" fn begin_child() {
     RECORDS.all().for_each(|record| record.begin_child(barrier::is_offered()));
 }
 
-/// The key that tells of the end of a thread, plus one. Zero: none was made yet.
+/// The key that reports the end of a thread, plus one. It is zero if none was made yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Has the record given back at the end of this thread; whether the system does that.
+/// Makes the system return the record at the end of this thread. Returns whether it will.
 fn tell_at_the_end(record: &'static Record) -> bool {
     let Some(key) = exit_key() else { return false };
     // SAFETY: the key was made by `exit_key`, and is never deleted. The value is any pointer.
@@ -382,7 +386,7 @@ fn tell_at_the_end(record: &'static Record) -> bool {
 }
 
 fn exit_key() -> Option<libc::pthread_key_t> {
-    // ORDERING: Relaxed; a number by itself.
+    // ORDERING: Relaxed, because the number publishes nothing else.
     let known = KEY.load(Ordering::Relaxed);
     if known != 0 {
         return Some(known - 1);
@@ -422,12 +426,12 @@ impl Holder for AllThreads {
             Take::CloseSoon => Answer::CloseSoon,
         };
         let taken = |key, units| taken(owner(key), units * UNIT);
-        // Without the barrier bytes stay charged (the README's limits).
+        // Without the barrier, bytes stay charged (see the README's limits).
         _ = RECORDS.collect(Some(record()), answer, taken, barrier::make);
     }
 
     fn begin(&self) {
-        panics::wrap_once();
+        mode::wrap_panic_hook_once();
     }
 }
 

@@ -11,13 +11,16 @@ use crate::slots::UNITS_MOST;
 /// The hook before ours.
 static BEFORE: OnceLock<fn(Layout)> = OnceLock::new();
 
-/// From now on a block that fails within [`fallible`](crate::fallible) unwinds, where the code that asked for it cannot handle the failure.
+/// Makes a block that fails within [`fallible`](crate::fallible) unwind, if the code that asked for
+/// it cannot handle the failure.
 ///
-/// [`catch_unwind`](std::panic::catch_unwind) returns the refusal, a [`ChargeError`](memgroup::ChargeError). No panic hook is called, and no message is
-/// printed. A block that fails otherwise ends the process, as without this call. The hook is the process's (`alloc_error_hook`), and calls the one before.
-/// Further calls do nothing.
+/// [`catch_unwind`](std::panic::catch_unwind) returns the refusal, a
+/// [`ChargeError`](memgroup::ChargeError). No panic hook is called, and no message is printed. A
+/// block that fails for another reason ends the process, as without this call. This sets the hook
+/// of the process (`alloc_error_hook`), which calls the previous one. Further calls do nothing.
 ///
-/// Only blocks of more than 64 KiB fail. A structure of small blocks, such as a list of short texts, still needs a [`checkpoint`](crate::checkpoint()).
+/// Only blocks of more than 64 KiB fail. A structure of small blocks, such as a list of short
+/// texts, still needs a [`checkpoint`](crate::checkpoint()).
 ///
 /// ```
 /// use std::panic::catch_unwind;
@@ -45,7 +48,7 @@ pub fn unwind_on_refusal() {
 }
 
 fn hook(layout: Layout) {
-    // Such a block was charged by `mode::try_charge`, and no other since.
+    // Such a block was charged by `mode::try_charge`, and no other block was charged since.
     let may_be_refused =
         mode::is_fallible() && Whole::of(layout).is_some_and(|whole| whole.units() > UNITS_MOST);
     if let Some(refusal) = mode::refusal().filter(|_| may_be_refused) {

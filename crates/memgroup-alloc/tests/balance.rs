@@ -1,4 +1,5 @@
-//! After everything is dropped each group reads 0, exactly: whichever thread freed the blocks, and whenever.
+//! After everything is dropped each group reads 0, exactly: whichever thread freed the blocks, and
+//! whenever.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 

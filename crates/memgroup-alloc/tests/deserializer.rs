@@ -1,4 +1,5 @@
-//! A checked deserializer yields the same values as the one within, and ends where the group is over its limit.
+//! A checked deserializer yields the same values as the one within, and ends where the group is
+//! over its limit.
 #![cfg(not(memgroup_loom))]
 
 use std::collections::BTreeMap;
@@ -321,7 +322,8 @@ const LIMIT: u64 = 1_500_000;
 /// A document without large blocks exceeds the limit by at most as much.
 const NEAR: u64 = 16 << 10;
 
-/// Builds a `T` from a document in a group with [`LIMIT`]. The document must need more; returns the bytes charged above the limit.
+/// Builds a `T` from a document in a group with [`LIMIT`]. The document must need more; returns the
+/// bytes charged above the limit.
 fn bytes_above_the_limit<T: DeserializeOwned>(text: &str) -> u64 {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
     let group = hierarchy.create("/tenants").unwrap().create("tenant").unwrap();

@@ -1,4 +1,5 @@
-//! Bytes that are held back for the next blocks are in no answer to the question what is in use: neither a group's nor a snapshot's.
+//! Bytes that are held back for the next blocks are in no answer to the question what is in use:
+//! neither a group's nor a snapshot's.
 #![cfg(not(memgroup_loom))]
 
 use std::sync::mpsc;

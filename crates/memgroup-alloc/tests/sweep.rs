@@ -1,4 +1,5 @@
-//! Sweep of blocks within `fallible`: the N-th block that may fail does, once and from then on, in a process of its own.
+//! Sweep of blocks within `fallible`: the N-th block that may fail does, once and from then on, in
+//! a process of its own.
 #![cfg(not(any(memgroup_loom, memgroup_emulated)))]
 
 use std::collections::{HashMap, VecDeque};
@@ -54,7 +55,8 @@ fn buffers(tenant: &Group, refused: &mut Refused) {
     assert_holds(tenant, first.capacity() + 8 * second.capacity());
 }
 
-/// A map and a queue that keep what they have when they cannot grow, beside small blocks, which never fail.
+/// A map and a queue that keep what they have when they cannot grow, beside small blocks, which
+/// never fail.
 fn collections(tenant: &Group, refused: &mut Refused) {
     let _scope = scope::enter(tenant);
     let (mut map, mut queue) = (HashMap::<u64, [u64; 4]>::new(), VecDeque::<u64>::new());

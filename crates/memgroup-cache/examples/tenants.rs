@@ -1,11 +1,13 @@
-//! An idle tenant's cache gives memory back for a busy tenant's: hit rates with half the memory for each, and with a common limit.
+//! An idle tenant's cache gives memory back for a busy tenant's: hit rates with half the memory for
+//! each, and with a common limit.
 //!
 //! ```text
 //! cargo run --release -p memgroup-cache --all-features --example tenants
 //! ```
 //!
-//! Reclaim asks caches by their size, not by their last use. So the busy tenant gives entries up as well, and makes them again. That is why the
-//! common limit hits less often than the first look-ups of a turn alone would explain.
+//! Reclaim asks caches by their size, not by their last use. So the busy tenant gives entries up as
+//! well, and makes them again. That is why the common limit hits less often than the first look-ups
+//! of a turn alone would explain.
 
 use std::time::{Duration, Instant};
 

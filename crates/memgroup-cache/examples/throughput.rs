@@ -1,12 +1,15 @@
-//! The time of look-ups and insertions: `quick_cache` and `moka` bare, and charged to a group that gives memory back.
+//! The time of look-ups and insertions: `quick_cache` and `moka` bare, and charged to a group that
+//! gives memory back.
 //!
 //! ```text
 //! cargo run --release -p memgroup-cache --all-features --example throughput
 //! ```
 //!
-//! Three caches take turns. The bare one has a fixed capacity. The charged one has the same capacity, and its group has no limit: the shrinker
-//! is never called. The third has twice the capacity, and a limit evicts instead. All have the same hasher, keys and values. The bare
-//! ones hold values in an `Arc`, the charged ones in an `Entry`, so that a look-up copies none. A line has the median of all turns, and the median of the ratios to the bare turn before.
+//! Three caches take turns. The bare one has a fixed capacity. The charged one has the same
+//! capacity, and its group has no limit: the shrinker is never called. The third has twice the
+//! capacity, and a limit evicts instead. All have the same hasher, keys and values. The bare ones
+//! hold values in an `Arc`, the charged ones in an `Entry`, so that a look-up copies none. A line
+//! has the median of all turns, and the median of the ratios to the bare turn before.
 
 use std::collections::hash_map::RandomState;
 use std::error::Error;
@@ -95,7 +98,8 @@ macro_rules! charged {
     }};
 }
 
-/// Nanoseconds that this thread has run, so that other programs count less; those that have passed, where the system does not tell.
+/// Nanoseconds that this thread has run, so that other programs count less; those that have passed,
+/// where the system does not tell.
 fn nanos_of_thread(begin: Instant) -> f64 {
     let run = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let run = run.and_then(|text| text.split(' ').next()?.parse().ok());

@@ -1,4 +1,4 @@
-//! The cache that the user holds: it charges an entry, then gives it to the store.
+//! The cache that users have: it charges an entry, then passes it to the store.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,9 +10,10 @@ use memgroup::{Effort, Group, GroupShrinker, Shrinker, ShrinkerError};
 use crate::config::CacheConfig;
 use crate::entry::{Charged, Entry, NotCached, NotCachedReason, discard};
 
-/// The underlying cache. Its callbacks are the shrinker's.
+/// The underlying cache, which is also the shrinker.
 ///
-/// - S1. No method runs the user's code under a lock of the cache, except `Hash`, `Eq` and, in `moka`, the drop of a key.
+/// - S1. No method runs the user's code under a lock of the cache, except `Hash`, `Eq` and, in
+///   `moka`, the drop of a key.
 /// - S2. No method charges.
 pub trait Store<K, V>: Shrinker {
     /// The bytes of an entry in the tables of the cache.
@@ -21,8 +22,8 @@ pub trait Store<K, V>: Shrinker {
     fn most(&self) -> u64;
     /// The shard of an entry that is inserted next.
     fn shard(&self, key: &K) -> usize;
-    /// Inserts an entry. It calls `mark` before the entry is there if the shrinker's slot has to be
-    /// marked, so that no thread can fill a cache that no walk sees.
+    /// Inserts an entry. If the shrinker's slot has to be marked, calls `mark` before the entry is
+    /// in the cache, so that no thread can fill a cache that no walk sees.
     fn put(&self, key: K, entry: Entry<V>, mark: &dyn Fn());
     /// The entry under a key.
     fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
@@ -43,19 +44,24 @@ pub trait Store<K, V>: Shrinker {
 /// The weight of an entry.
 pub(crate) type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 
-/// A cache that charges every entry to one group, and gives memory back when others need it below a common limit.
+/// A cache that charges every entry to one group, and frees memory when others need it below a
+/// common limit.
 ///
-/// It is a `QuickCache` or a `MokaCache`. All methods take `&self`: threads share it by reference or in an
-/// `Arc`.
+/// It is a `QuickCache` or a `MokaCache`. All methods take `&self`: threads share it by reference
+/// or in an `Arc`.
 ///
-/// - An entry is charged before the cache is touched, and no charge is made while a lock of the cache is held. So an insertion may make its own
-///   cache give memory back, and a value may use the cache when it is dropped.
-/// - An insertion without room is an error that returns the value. The old value under that key is removed, so that no reader finds it.
+/// - An entry is charged before the cache is touched, and no charge is made while a lock of the
+///   cache is held. So an insertion may make its own cache free memory, and a value may use the
+///   cache when it is dropped.
+/// - An insertion without room is an error that returns the value. The old value under that key is
+///   removed, so that no reader finds it.
 /// - An entry that a reader holds is charged until the reader drops it.
-/// - A panic of a value's drop is caught, wherever the cache drops it. Its bytes are uncharged all the same.
-/// - A weight is a value's bytes with its key. Weights may be 0: an entry is charged for one byte at least.
+/// - A panic of a value's drop is caught, wherever the cache drops it. Its bytes are uncharged
+///   nevertheless.
+/// - A weight is a value's bytes with its key. Weights may be 0: an entry is charged for one byte
+///   at least.
 pub struct Cache<K, V, S: Store<K, V>> {
-    /// `None` once the cache is being dropped: no call begins then.
+    /// `None` while the cache is being dropped, when no call can begin.
     registered: Option<GroupShrinker>,
     store: Arc<S>,
     group: Group,
@@ -95,11 +101,13 @@ impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
 
     /// Charges a value to the group, and inserts it.
     ///
-    /// The cache's own policy may evict it at once, in favour of others. The returned entry is charged all the same.
+    /// The cache's own policy may evict it at once, in favour of others. The returned entry is
+    /// charged nevertheless.
     ///
     /// # Errors
-    /// Without room in the group, after [as much effort](CacheConfig::effort) as was set; or if the value is too large for the cache. The error
-    /// returns the value. No value is left under the key.
+    /// Without room in the group, after [as much effort](CacheConfig::effort) as was set; or if the
+    /// value is too large for the cache. The error returns the value. No value is left under the
+    /// key.
     pub fn insert(&self, key: K, value: V) -> Result<Entry<V>, NotCached<V>> {
         let bytes = (self.weigh)(&key, &value).saturating_add(self.entry_bytes).max(1);
         let most = self.store.most();
@@ -122,8 +130,9 @@ impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
         }
     }
 
-    /// The entry under a key, or a new one of the value from `make`. Two threads that miss the same key both make it: a thread that waited for the
-    /// other would wait for its charge, too.
+    /// Returns the entry under a key, or inserts the value from `make`. Two threads that miss the
+    /// same key both make a value, because a thread that waited for the other would also wait for
+    /// its charge.
     ///
     /// # Errors
     /// As for [`insert`](Cache::insert).
@@ -148,7 +157,8 @@ impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
         self.store.clear();
     }
 
-    /// The bytes that are charged for the entries in the cache, without those that only readers hold.
+    /// The bytes that are charged for the entries in the cache, without those that only readers
+    /// hold.
     pub fn bytes(&self) -> u64 {
         self.store.bytes()
     }
@@ -158,7 +168,7 @@ impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
         self.store.len()
     }
 
-    /// Whether the cache has no entry.
+    /// Returns whether the cache has no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -182,7 +192,8 @@ impl<K: Eq + Hash, V, S: Store<K, V>> Cache<K, V, S> {
 impl<K, V, S: Store<K, V>> Drop for Cache<K, V, S> {
     fn drop(&mut self) {
         drop(self.registered.take());
-        // Entry by entry: the underlying cache would drop the values itself, and two that panic would end the process.
+        // Entries are removed one by one, because the underlying cache would drop the values
+        // itself, and two panics would end the process.
         self.store.clear();
     }
 }
@@ -205,8 +216,8 @@ mod tests {
 
     use super::*;
 
-    /// An empty cache is marked before its first entry is there: a walk that looks in between finds
-    /// a mark too many, not a full cache without one.
+    /// An empty cache is marked before its first entry is inserted, so a walk in between finds a
+    /// superfluous mark, and not a full cache without one.
     fn marks_first<S: Store<u32, u32>>(store: &S) {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let charge = hierarchy.create("/tenant").unwrap().try_charge(100).unwrap();

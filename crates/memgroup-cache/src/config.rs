@@ -28,7 +28,8 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
-    /// Settings of a cache that never holds more than `capacity_bytes`, at least 1. The group's limits may allow less at any time.
+    /// Settings of a cache that never holds more than `capacity_bytes`, at least 1. The group's
+    /// limits may allow less at any time.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> CacheConfig {
         let capacity = capacity_bytes.max(1);
@@ -48,29 +49,33 @@ impl CacheConfig {
         self.capacity
     }
 
-    /// Sets the estimated number of entries. The cache sizes its tables by it. The default is one for each 4 KiB, from 64 to 65,536.
+    /// Sets the estimated number of entries, by which the cache sizes its tables. The default is
+    /// one for each 4 KiB, from 64 to 65,536.
     #[must_use]
     pub fn entries(self, entries: usize) -> CacheConfig {
         CacheConfig { entries: entries.max(1), ..self }
     }
 
-    /// Sets the bytes that are charged for an entry in addition to its weight. The default is about the room of one in the cache's tables, by the example
-    /// `entry_bytes`: 128 with `quick_cache`, 352 with `moka`.
+    /// Sets the bytes that are charged for an entry in addition to its weight. The default is about
+    /// the room of one in the cache's tables, by the example `entry_bytes`: 128 with `quick_cache`,
+    /// 352 with `moka`.
     #[must_use]
     pub fn entry_bytes(self, bytes: u64) -> CacheConfig {
         CacheConfig { entry_bytes: Some(bytes), ..self }
     }
 
-    /// Sets how long a cache keeps its lower capacity after it gave memory back. Until then an insertion evicts the cache's own entries, and each
-    /// further scan starts the time anew. The default is 0: the next insertion has the full capacity. More makes scans rarer, and hits fewer; the
-    /// example `tenants` measures both.
+    /// Sets how long a cache keeps its lower capacity after it freed memory. Until then an
+    /// insertion evicts the cache's own entries, and each further scan restarts the time. The
+    /// default is 0: the next insertion has the full capacity. A longer time makes scans rarer and
+    /// hits fewer; the example `tenants` measures both.
     #[must_use]
     pub fn settle(self, settle: Duration) -> CacheConfig {
         CacheConfig { settle, ..self }
     }
 
-    /// Sets how far an insertion goes to make room: [`Effort::Reclaim`] by default, so that no tenant is stopped for a cache entry.
-    /// [`Effort::Count`] is for the threads of an asynchronous executor: no shrinker runs there.
+    /// Sets how far an insertion goes to make room: [`Effort::Reclaim`] by default, so that no
+    /// tenant is stopped for a cache entry. [`Effort::Count`] is for the threads of an asynchronous
+    /// executor, because it runs no shrinker.
     #[must_use]
     pub fn effort(self, effort: Effort) -> CacheConfig {
         CacheConfig { effort, ..self }

@@ -14,7 +14,8 @@ use memgroup::{Charge, ChargeError};
 pub struct Entry<V>(pub(crate) Arc<Charged<V>>);
 
 impl<V> Entry<V> {
-    /// The bytes that are charged for the entry: its weight and [`CacheConfig::entry_bytes`](crate::CacheConfig::entry_bytes).
+    /// The bytes that are charged for the entry: its weight and
+    /// [`CacheConfig::entry_bytes`](crate::CacheConfig::entry_bytes).
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.charge.bytes()
@@ -42,7 +43,8 @@ impl<V: fmt::Debug> fmt::Debug for Entry<V> {
 }
 
 pub(crate) struct Charged<V> {
-    // In this order: the value's memory is free when its bytes are uncharged, also when its drop panics.
+    // Declared in this order so that the value's memory is free when its bytes are uncharged, even
+    // if its drop panics.
     value: V,
     charge: Charge,
     /// The shard of the cache, if its user needs that.
@@ -55,9 +57,10 @@ impl<V> Charged<V> {
     }
 }
 
-/// Drops a value of the user's. The panic hook has reported a panic of its drop; the thread goes on.
+/// Drops a user's value. The panic hook has reported a panic of its drop, and the thread continues.
 ///
-/// A cache drops values of other users on the thread of one. If such a panic went on, it would skip the drops of others.
+/// A cache drops values of several users on one thread. If such a panic continued, it would skip
+/// the drops of the others.
 pub(crate) fn discard<T>(value: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         // Its drop could panic as well.
@@ -91,7 +94,7 @@ impl<V> NotCached<V> {
         NotCached { value, reason }
     }
 
-    /// The value, which is charged nowhere.
+    /// The value, which is not charged.
     #[must_use]
     pub fn into_value(self) -> V {
         self.value

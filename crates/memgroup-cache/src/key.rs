@@ -10,13 +10,13 @@ use equivalent::Equivalent;
 pub(crate) enum Slot<K> {
     /// The user's.
     Key(K),
-    /// That of a wedge: an entry that is only weight.
+    /// The key of a wedge, which is an entry that consists only of weight.
     Wedge(u64),
 }
 
 impl<K: Hash> Hash for Slot<K> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // As the user's key alone, so that a look-up needs no `Slot`.
+        // Hashes like the user's key, so that a look-up needs no `Slot`.
         match self {
             Slot::Key(key) => key.hash(state),
             Slot::Wedge(number) => number.hash(state),

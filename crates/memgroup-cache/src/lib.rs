@@ -4,10 +4,12 @@
 //!
 //! # Layers
 //!
-//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own
+//! line:
 //!
-//! - `config`, `tally`, `settle`: settings; the bytes of a cache; how long a lower capacity lasts.
-//! - `entry`, `key`, `outside`: a value with its charge; keys of the underlying cache; values that are dropped outside of calls.
+//! - `config`, `tally`: settings; the bytes of a cache, and how long a lower capacity lasts.
+//! - `entry`, `key`, `outside`: a value with its charge; keys of the underlying cache; values that
+//!   are dropped outside of calls.
 //! - `cache`: charges an entry, then gives it to its store.
 //! - `quick`, `moka`: the stores.
 #![forbid(unsafe_code)]
@@ -25,8 +27,6 @@ mod moka;
 mod outside;
 #[cfg(feature = "quick_cache")]
 mod quick;
-#[cfg(any(feature = "quick_cache", feature = "moka"))]
-mod settle;
 mod tally;
 
 pub use cache::Cache;

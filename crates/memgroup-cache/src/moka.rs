@@ -7,19 +7,25 @@
 //!   the first put after the time to settle ── wedge shrinks to nothing
 //! ```
 //!
-//! No released version of `moka` can change its capacity. But maintenance evicts the oldest entries until the weights fit. So a **wedge**, an entry
-//! of weight 0, is made to weigh `capacity - held + wanted`, and maintenance evicts `wanted` bytes. An entry that is in already is not refused by
-//! the admission policy, and becomes the newest. If it expired or was evicted, a scan inserts it again. `moka` has weights of 32 bits: one is a
-//! unit of several bytes, if the capacity is larger.
+//! No released version of `moka` can change its capacity. But maintenance evicts the oldest entries
+//! until the weights fit. So a **wedge**, an entry of weight 0, gets the weight `capacity - held +
+//! wanted`, and maintenance evicts `wanted` bytes. The admission policy does not refuse an entry
+//! that is already in the cache, and it becomes the newest. If it expired or was evicted, a scan
+//! inserts it again. `moka` has weights of 32 bits, so if the capacity is larger, a unit of weight
+//! is several bytes.
 //!
-//! `moka` drops an evicted value when no thread can read its table any more: a preempted reader of any such cache keeps all of them. So the table
-//! has a **holder** of each value. The listener of evictions has the value taken out of it, and only the holder is dropped late.
+//! `moka` drops an evicted value when no thread can read its table any more: a preempted reader of
+//! any such cache keeps all of them. So the table has a **holder** of each value. The listener of
+//! evictions takes the value out of it, and only the holder is dropped late.
 //!
-//! - I1. An entry holds its charge, and is dropped outside the cache's locks (`outside.rs`, O1), soon after the listener heard of it.
-//! - I2. No charge is made while a lock of the cache is held. Of the user's code only a key's `Hash`, `Eq` and `Drop` run there. A thread that is
-//!   in a call of any such cache does not scan. So a scan waits for the maintenance of another thread, which waits for none.
+//! - I1. An entry has its charge, and is dropped outside the cache's locks (`outside.rs`, O1), soon
+//!   after the listener was called for it.
+//! - I2. No charge is made while a lock of the cache is held. Of the user's code only a key's
+//!   `Hash`, `Eq` and `Drop` run there. A thread that is in a call of any such cache does not scan.
+//!   So a scan may wait for the maintenance of another thread, and that thread waits for none.
 //! - I3. One thread at a time scans a group's cache (the engine's promise).
-//! - B1. The weights of insertions since the last maintenance are unknown: a wedge may be too small by those of some instructions.
+//! - B1. The weights of insertions since the last maintenance are unknown, so a wedge may be too
+//!   small by those inserted within a few instructions.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -35,16 +41,15 @@ use crate::config::CacheConfig;
 use crate::entry::{Entry, discard};
 use crate::key::{KeyRef, Slot};
 use crate::outside::{self, Vacate};
-use crate::settle::{FLOOR_BYTES, Settle};
-use crate::tally::Tally;
+use crate::tally::{FLOOR_BYTES, Settle, Tally};
 
 /// The number of the one wedge.
 const WEDGE: u64 = 0;
 
 /// A [`Cache`] with its entries in a `moka::sync::Cache`.
 ///
-/// Its calls never suspend, and may be made in asynchronous code; see [`CacheConfig::effort`]. The crate's page says why there is no
-/// `moka::future`.
+/// Its calls never suspend, and may be made in asynchronous code; see [`CacheConfig::effort`]. The
+/// crate's page says why there is no `moka::future`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,7 +81,7 @@ where
     K: Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Creates a cache for a group. `weigh` tells the bytes of a value with its key.
+    /// Creates a cache for a group. `weigh` returns the bytes of a value with its key.
     ///
     /// # Errors
     /// As [`Group::add_shrinker`].
@@ -90,7 +95,8 @@ where
         Cache::with_store(group, config.cache, Box::new(weigh), store)
     }
 
-    /// Runs `moka`'s maintenance: it evicts entries that are too many or expired, which it does by itself at every 64 insertions or so.
+    /// Runs `moka`'s maintenance, which evicts excess and expired entries. `moka` does so by itself
+    /// at about every 64 insertions.
     pub fn run_pending_tasks(&self) {
         outside::call(|| self.store().map.run_pending_tasks());
     }
@@ -111,7 +117,8 @@ impl MokaConfig {
         MokaConfig { cache, time_to_live: None, time_to_idle: None, policy: EvictionPolicy::tiny_lfu() }
     }
 
-    /// Sets how long an entry lasts after it was inserted. It is charged until maintenance finds that it is over.
+    /// Sets how long an entry lasts after it was inserted. It stays charged until maintenance finds
+    /// that it has expired.
     #[must_use]
     pub fn time_to_live(self, time: Duration) -> MokaConfig {
         MokaConfig { time_to_live: Some(time), ..self }
@@ -123,7 +130,7 @@ impl MokaConfig {
         MokaConfig { time_to_idle: Some(time), ..self }
     }
 
-    /// Sets which entries are evicted first, and which are not taken in.
+    /// Sets which entries are evicted first, and which are not admitted.
     #[must_use]
     pub fn eviction_policy(self, policy: EvictionPolicy) -> MokaConfig {
         MokaConfig { policy, ..self }
@@ -147,7 +154,7 @@ impl fmt::Debug for MokaConfig {
     }
 }
 
-/// The place of an entry in `moka`'s table.
+/// The holder of an entry in `moka`'s table.
 struct Holder<V> {
     entry: Mutex<Option<Entry<V>>>,
     bytes: u64,
@@ -175,7 +182,8 @@ impl<V> Vacate for Holder<V> {
 }
 
 impl<V> Drop for Holder<V> {
-    /// Only `moka`'s own end drops a holder with a value: the listener does not hear of it.
+    /// A holder still has a value only when `moka` itself is dropped, because the listener isn't
+    /// called then.
     fn drop(&mut self) {
         self.vacate();
     }
@@ -238,14 +246,14 @@ where
         MokaStore { map: builder.build(), tally: Arc::default(), settle, capacity, unit }
     }
 
-    /// Makes the wedge weigh so many units, from the next maintenance on.
+    /// Makes the wedge weigh `units` units, from the next maintenance on.
     fn set_wedge(&self, weight: u64) {
         self.map.insert(Slot::Wedge(WEDGE), Held::Wedge(u32::try_from(weight).unwrap_or(u32::MAX)));
     }
 
     /// Evicts at least `bytes`, or all.
     fn give(&self, bytes: u64) {
-        // The wedge is in from here on, also if it has expired.
+        // The wedge is in the cache from here on, even if it had expired.
         self.set_wedge(0);
         self.map.run_pending_tasks();
         let (held, capacity) = (self.map.weighted_size(), self.capacity / self.unit);
@@ -314,7 +322,7 @@ where
         K: Borrow<Q>,
     {
         match outside::call(|| self.map.get(&KeyRef(key)))? {
-            // Gone, if it was evicted since.
+            // It may have been evicted since.
             Held::Entry(holder) => holder.entry().clone(),
             Held::Wedge(_) => None,
         }

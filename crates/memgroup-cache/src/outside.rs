@@ -1,6 +1,8 @@
-//! Values that a cache lets go of on a thread that is inside of one, and that are dropped once it is outside.
+//! Values that a cache releases on a thread that is in a call of a cache. They are dropped when the
+//! thread has left the call.
 //!
-//! - O1. A value is never dropped while its thread is in a call of a `moka` cache. So a value may use the cache when it is dropped.
+//! - O1. A value is never dropped while its thread is in a call of a `moka` cache, so a value may
+//!   use the cache when it is dropped.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -27,14 +29,14 @@ impl Drop for Inside {
         if depth > 0 {
             return;
         }
-        // One by one: the drop of a value may make others wait.
+        // One by one, because dropping a value may add others.
         while let Ok(Some(holder)) = WAITING.try_with(|waiting| waiting.borrow_mut().pop()) {
             holder.vacate();
         }
     }
 }
 
-/// Whether this thread is in a call of a cache.
+/// Returns whether this thread is in a call of a cache.
 pub(crate) fn is_inside() -> bool {
     DEPTH.get() > 0
 }
@@ -46,7 +48,7 @@ pub(crate) fn call<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// Vacates a holder when this thread is in no call; at once if it is in none, or is ending.
+/// Vacates a holder when this thread is in no call. This is at once if it is in none, or is ending.
 pub(crate) fn vacate_outside(holder: Arc<dyn Vacate>) {
     let mut holder = Some(holder);
     if is_inside() {
@@ -64,7 +66,7 @@ mod tests {
 
     use super::{Vacate, call, is_inside, vacate_outside};
 
-    /// Checks that it is vacated outside, and there has others vacated.
+    /// Checks that it is vacated outside, and vacates others there.
     struct Holder(Arc<AtomicU32>, u32);
 
     impl Vacate for Holder {

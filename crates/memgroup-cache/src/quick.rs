@@ -6,20 +6,25 @@
 //!   the first put after the time to settle ── wedge out
 //! ```
 //!
-//! `quick_cache` has no call that evicts so many bytes. Two come near. `set_capacity` to less and back waits for locks. Each time it also rounds
-//! down the number of evicted keys that the cache remembers, until it remembers none. Removing keys one by one ignores the cache's policy. But
-//! an insertion evicts entries until it has the bytes. So a **wedge**, an entry that is nothing but weight, is inserted. In a shard of
-//! `capacity` bytes that holds `held`, a wedge of `capacity - held + wanted` evicts `wanted` bytes. While it stays, the shard's capacity is
-//! `held - wanted`. It is pinned, because the cache takes in nothing else above the hot part's target. It is never looked up or replaced, because
-//! an entry that is used twice becomes hot. Each shard has its own wedge, under a key that its hash sends there.
+//! `quick_cache` has no call that evicts a given number of bytes. Two come close. Calling
+//! `set_capacity` to lower the capacity and raise it again waits for locks, and each time it rounds
+//! down the number of evicted keys that the cache remembers, until it remembers none. Removing keys
+//! one by one ignores the cache's policy. But an insertion evicts entries until it has the bytes.
+//! So a **wedge**, an entry that consists only of weight, is inserted. In a shard of `capacity`
+//! bytes that holds `held`, a wedge of `capacity - held + wanted` evicts `wanted` bytes. While it
+//! stays, the shard's capacity is `held - wanted`. It is pinned, because the cache admits nothing
+//! else above the hot part's target. It is never looked up or replaced, because an entry that is
+//! used twice becomes hot. Each shard has its own wedge, under a key that its hash sends there.
 //!
-//! - I1. An entry holds the charge of its bytes, and is dropped outside the cache's locks. So uncharged bytes are freed, and an entry stays
-//!   charged while a reader has it.
-//! - I2. No charge is made while a lock of the cache is held, and a scan only tries locks. Of the user's code only a key's `Hash` and `Eq` run
-//!   there. So a charge that reclaims may come to the very cache that it fills, and no thread waits in a cycle.
+//! - I1. An entry has the charge of its bytes, and is dropped outside the cache's locks. So
+//!   uncharged bytes are free memory, and an entry stays charged while a reader has it.
+//! - I2. No charge is made while a lock of the cache is held, and a scan only tries locks. Of the
+//!   user's code only a key's `Hash` and `Eq` run there. So a charge that reclaims may scan the
+//!   very cache that it fills, and no thread waits in a cycle.
 //! - I3. One thread at a time scans a group's cache (the engine's promise).
-//! - B1. While a wedge is in, other insertions evict for themselves: until the time to settle is over, and an insertion comes.
-//! - B2. `held` runs ahead of an insertion that is under way, so a wedge may be too small by that.
+//! - B1. While a wedge is in the cache, other insertions evict for themselves. This ends with the
+//!   first insertion after the time to settle.
+//! - B2. `held` already counts a running insertion, so a wedge may be too small by that.
 
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
@@ -33,8 +38,7 @@ use crate::cache::{Cache, Store};
 use crate::config::CacheConfig;
 use crate::entry::{Entry, discard};
 use crate::key::{KeyRef, Slot, WedgeRef};
-use crate::settle::{FLOOR_BYTES, Settle};
-use crate::tally::Tally;
+use crate::tally::{FLOOR_BYTES, Settle, Tally};
 
 /// A [`Cache`] with its entries in a `quick_cache::sync::Cache`.
 ///
@@ -109,7 +113,8 @@ impl<K, V> Weighter<Slot<K>, Held<V>> for ByBytes {
     }
 }
 
-/// Entries that the cache let go of, which this thread drops outside the lock. An insertion rarely evicts more than one, and needs no block then.
+/// Entries that the cache released, which this thread drops outside the lock. An insertion rarely
+/// evicts more than one, and needs no allocation in that case.
 struct Left<K, V> {
     first: Option<(Slot<K>, Held<V>)>,
     others: Vec<(Slot<K>, Held<V>)>,
@@ -193,7 +198,7 @@ impl<K: Eq + Hash, V> QuickStore<K, V> {
         let map = quick_cache::sync::Cache::with_options(options, ByBytes, RandomState::new(), leaving);
         assert_eq!(map.num_shards(), count, "an index of a shard has to be one of the tallies");
         let mut wedges = vec![None; count];
-        // All but certain to find a key for each shard; one without gives nothing back.
+        // This almost certainly finds a key for each shard. A shard without one frees nothing.
         for number in 0..64 * count as u64 {
             wedges[map.shard_index(&WedgeRef(number))].get_or_insert(number);
         }
@@ -201,7 +206,8 @@ impl<K: Eq + Hash, V> QuickStore<K, V> {
         QuickStore { map, shards, wedges: wedges.into(), capacity }
     }
 
-    /// Evicts at least `bytes` from a shard, or all. Returns the bytes that this frees; `None` if another thread holds the lock.
+    /// Evicts at least `bytes` from a shard, or all. Returns the bytes that this frees; `None` if
+    /// another thread holds the lock.
     fn give(&self, index: usize, bytes: u64) -> Option<u64> {
         let (shard, number) = (&self.shards[index], self.wedges[index]?);
         self.map.try_remove(&WedgeRef(number)).ok()?;
@@ -224,13 +230,13 @@ impl<K: Eq + Hash, V> QuickStore<K, V> {
         Some(free)
     }
 
-    /// Inserts a wedge that leaves so many bytes to the shard's entries.
+    /// Inserts a wedge that leaves `bytes` bytes to the shard's entries.
     fn try_wedge(&self, number: u64, stays: u64, left: &mut Left<K, V>) -> Result<(), (Slot<K>, Held<V>)> {
         let wedge = Held::Wedge(self.capacity.saturating_sub(stays));
         self.map.try_insert_with_lifecycle(Slot::Wedge(number), wedge, left)
     }
 
-    /// Counts an entry out that was removed, and drops its key.
+    /// Counts a removed entry, and drops its key.
     fn leave(&self, (key, held): (Slot<K>, Held<V>)) -> Option<Entry<V>> {
         discard(key);
         let Held::Entry(entry) = held else { return None };

@@ -1,15 +1,18 @@
-//! The bytes and entries of a cache, or of one of its shards.
+//! The bytes and entries of a cache or of one of its shards, and how long a cache that gave memory
+//! back keeps its lower capacity.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-/// From here on a cache that doubles since its last visit is marked as grown.
+/// A cache with at least this many bytes is marked as grown when it has doubled since its last
+/// visit.
 const GROWN_BYTES: u64 = 16 << 10;
 
 #[derive(Default)]
 pub(crate) struct Tally {
     bytes: AtomicU64,
     entries: AtomicU64,
-    /// All bytes that ever went.
+    /// All bytes that ever left the cache.
     gone: AtomicU64,
     /// In the low byte the binary digits of the bytes when the slot was last marked, or 1 if a
     /// visit found some; 0 if it may be unmarked; the bits above count visits.
@@ -64,7 +67,7 @@ impl Tally {
         bytes
     }
 
-    /// Counts an entry out.
+    /// Counts an entry that leaves the cache.
     pub(crate) fn sub(&self, bytes: u64) {
         // ORDERING: Relaxed, all three; figures. A visit that still counts the bytes leaves a mark
         // too many.
@@ -93,11 +96,50 @@ impl Tally {
     }
 }
 
+/// A cache may always have this much while it settles, however much it freed.
+pub(crate) const FLOOR_BYTES: u64 = 256 << 10;
+
+/// The deadline after which the next insertion removes the wedge.
+pub(crate) struct Settle {
+    begin: Instant,
+    wait: Duration,
+    /// Nanoseconds after `begin`, plus one; 0 while there is no wedge.
+    until: AtomicU64,
+}
+
+impl Settle {
+    pub(crate) fn new(wait: Duration) -> Settle {
+        Settle { begin: Instant::now(), wait, until: AtomicU64::new(0) }
+    }
+
+    fn nanos(time: Duration) -> u64 {
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Restarts the time, because a wedge was inserted.
+    pub(crate) fn start(&self) {
+        let until = Settle::nanos(self.begin.elapsed().saturating_add(self.wait)).saturating_add(1);
+        // ORDERING: Relaxed, because a wedge stays too long or goes too early by at most one
+        // insertion. The cache's own lock orders accesses to the wedge.
+        self.until.store(until, Ordering::Relaxed);
+    }
+
+    /// Returns whether this thread must remove the wedge, because the time is over and no other
+    /// thread got this answer.
+    pub(crate) fn is_over(&self) -> bool {
+        // ORDERING: Relaxed, both; as in `start`.
+        let until = self.until.load(Ordering::Relaxed);
+        until != 0
+            && until <= Settle::nanos(self.begin.elapsed())
+            && self.until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
-    use super::Tally;
+    use super::{Duration, Settle, Tally};
 
     /// Counts an entry. Returns whether that marked the slot.
     fn add(tally: &Tally, bytes: u64) -> bool {
@@ -163,5 +205,22 @@ mod tests {
             // The mark was taken, so everybody marks until one mark was made.
             assert!(add(&tally, 1000));
         });
+    }
+
+    #[test]
+    fn tells_one_thread_once_that_the_time_is_over() {
+        let settle = Settle::new(Duration::ZERO);
+        assert!(!settle.is_over(), "no wedge is in");
+        settle.start();
+        // The clock of some machines moves in coarse steps.
+        while !settle.is_over() {}
+        assert!(!settle.is_over());
+    }
+
+    #[test]
+    fn keeps_a_wedge_for_the_longest_time_without_overflow() {
+        let settle = Settle::new(Duration::MAX);
+        settle.start();
+        assert!(!settle.is_over());
     }
 }

@@ -80,7 +80,8 @@ fn scans_nothing_on_a_thread_that_is_in_a_call_of_a_cache() {
     let cache = TenantCache::new(&group, config(64 * MIB), |_: &Charging, _: &u64| 1000).unwrap();
     let kept = (0..3000).filter(|key| cache.insert(Charging(*key, group.clone()), *key).is_ok()).count();
     assert!(kept > 2000, "{kept}");
-    // The tables of all caches free keys together, also on threads of other tests. While such a key is dropped, it charges.
+    // The tables of all caches free keys together, also on threads of other tests. While such a key
+    // is dropped, it charges.
     let until_charged_for = |bytes| {
         while group.usage_exact() != bytes {
             thread::yield_now();

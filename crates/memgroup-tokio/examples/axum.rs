@@ -1,4 +1,5 @@
-//! An axum server with a group for each request, below that of its tenant. The README of the crate says how to try it with curl.
+//! An axum server with a group for each request, below that of its tenant. The README of the crate
+//! says how to try it with curl.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -13,15 +14,16 @@ use tokio::net::TcpListener;
 
 const MIB: u64 = 1 << 20;
 
-/// The tenant that the header names, which stands for what a server would have authenticated. An unknown one is refused: a request creates
-/// no tenant.
+/// The tenant that the header names, which stands for what a server would have authenticated. An
+/// unknown one is refused: a request creates no tenant.
 fn tenant_of(tenants: &Group, head: &Parts) -> Result<Group, StatusCode> {
     let name = head.headers.get("x-tenant").and_then(|name| name.to_str().ok());
     // `child` takes a name and no path. So it finds no group of another tenant's request.
     tenants.child(name.ok_or(StatusCode::UNAUTHORIZED)?).ok_or(StatusCode::FORBIDDEN)
 }
 
-/// Takes memory mebibyte by mebibyte, and holds it for a second. It is charged before it is allocated.
+/// Takes memory mebibyte by mebibyte, and holds it for a second. It is charged before it is
+/// allocated.
 async fn work(Path(mebibytes): Path<u64>, Extension(request): Extension<RequestGroup>) -> impl IntoResponse {
     let mut held = Vec::new();
     for _ in 0..mebibytes {

@@ -1,8 +1,10 @@
-//! The processor time of a small request: an axum server without groups, with the layer, and with the layer and the counting allocator.
+//! The processor time of a small request: an axum server without groups, with the layer, and with
+//! the layer and the counting allocator.
 //!
-//! `cargo run --release -p memgroup-tokio --example layer_cost [requests of a run] [rounds]` starts each server in a process of its own, by turns.
-//! A server has one thread. Its time is the kernel's count of nanoseconds for that thread, system calls included. So other
-//! programs on the machine disturb it only by the caches. `layer_cost serve both 20000` is one run, for a profiler.
+//! `cargo run --release -p memgroup-tokio --example layer_cost [requests of a run] [rounds]` starts
+//! each server in a process of its own, by turns. A server has one thread. Its time is the kernel's
+//! count of nanoseconds for that thread, system calls included. So other programs on the machine
+//! disturb it only by the caches. `layer_cost serve both 20000` is one run, for a profiler.
 
 #![allow(unsafe_code)] // an allocator that is chosen at the start
 
@@ -49,7 +51,8 @@ impl Chosen {
 
     #[cold]
     fn choose(&self) -> bool {
-        // SAFETY: the name is a C string, and no thread changes the environment: the program never does.
+        // SAFETY: the name is a C string, and no thread changes the environment: the program never
+        // does.
         let value = unsafe { libc::getenv(c"LAYER_COST_COUNTS".as_ptr()) };
         // ORDERING: Relaxed; as in `get`.
         self.choice.store(if value.is_null() { 1 } else { 2 }, Ordering::Relaxed);
@@ -57,7 +60,8 @@ impl Chosen {
     }
 }
 
-// SAFETY: each call goes to one of two allocators, to the same one in the whole life of the process.
+// SAFETY: each call goes to one of two allocators, to the same one in the whole life of the
+// process.
 unsafe impl GlobalAlloc for Chosen {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is the inner allocator's condition.

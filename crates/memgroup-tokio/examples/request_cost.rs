@@ -1,4 +1,5 @@
-//! The cost of a group for each request: microseconds beyond the bare service, which is the control.
+//! The cost of a group for each request: microseconds beyond the bare service, which is the
+//! control.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,7 +1,8 @@
-//! Body: the bytes of a request or response, charged while they last.
+//! Body: the bytes of a request or response, charged for as long as they exist.
 //!
-//! - I1. The bytes of a frame are charged from before it is handed out until its last part is dropped: its `Bytes` own the charge. Once
-//!   the frame is dropped, what a reader copied out of it is charged only where the reader charges it.
+//! - I1. The bytes of a frame are charged before it is handed out, and stay charged until its last
+//!   part is dropped, because its `Bytes` own the charge. Once the frame is dropped, what a reader
+//!   copied out of it is charged only if the reader charges it.
 
 use std::error::Error;
 use std::fmt;
@@ -21,7 +22,7 @@ use crate::in_group::{InGroup, InGroupExt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BodyFailure {
-    /// It has more data than it may have.
+    /// The body has more data than it may have.
     TooLarge {
         /// The most bytes that it may have.
         max: u64,
@@ -61,7 +62,8 @@ impl<E: fmt::Display> fmt::Display for BodyError<E> {
 
 impl<E: Error> Error for BodyError<E> {}
 
-/// The charge that a body was made with. Clones are the same charge: it lasts until the body and all of them are dropped.
+/// The charge that a body was made with. Clones share it, and it lasts until the body and all
+/// clones are dropped.
 #[derive(Clone, Debug)]
 pub struct BodyAccount {
     state: Arc<Mutex<State>>,
@@ -78,7 +80,8 @@ impl BodyAccount {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that are charged for as long as the body lasts. Frames that were handed out own charges of their own.
+    /// Returns the bytes that are charged for as long as the body exists. Frames that were handed
+    /// out own charges of their own.
     pub fn bytes(&self) -> u64 {
         self.lock().charge.bytes()
     }
@@ -97,7 +100,8 @@ struct Waiting {
     refused: ChargeError,
 }
 
-/// Bytes of a frame besides its data: the block that owns its charge, and its place in the list of a reader that collects frames.
+/// Bytes of a frame in addition to its data: the block that owns its charge, and its entry in the
+/// list of a reader that collects frames.
 const FRAME: u64 = 128;
 
 /// A frame's data, which is charged for as long as a part of it is alive.
@@ -122,21 +126,26 @@ fn charged(frame: Frame<Bytes>, charge: Charge) -> Frame<Bytes> {
     frame.map_data(|data| Bytes::from_owner(Charged { data, _charge: charge }))
 }
 
-/// The error of a wait, or the refusal before it where no reclaimer runs: that one names the limit.
+/// Returns the error of a wait, or the refusal before it if no reclaimer runs, because the refusal
+/// names the limit.
 pub(crate) fn unless_deserted(error: ChargeError, refused: ChargeError) -> ChargeError {
     if error.kind() == ChargeErrorKind::NoReclaimer { refused } else { error }
 }
 
 pin_project! {
-    /// A body that holds a charge while it lasts, is polled in its group, and may be charged frame by frame.
+    /// A body that has a charge for its whole life, is polled in its group, and may be charged
+    /// frame by frame.
     ///
-    /// With [`growing`](ChargedBody::growing) each frame of data is charged before it is handed out, to the group of the first charge. Its bytes stay
-    /// charged until the frame is dropped, with all clones and slices of its [`Bytes`]. So a reader that copies frames into a buffer of its own is
-    /// charged for them no longer than it keeps them. A frame that is refused cuts the body off with [`BodyError::Failed`].
+    /// With [`growing`](ChargedBody::growing) each frame of data is charged before it is handed
+    /// out, to the group of the first charge. Its bytes stay charged until the frame is dropped,
+    /// with all clones and slices of its [`Bytes`]. So a reader that copies frames into its own
+    /// buffer is charged for them only while it keeps the frames. A refused frame cuts the body off
+    /// with [`BodyError::Failed`].
     ///
     /// Data of another type than `Bytes` is copied when its frame is handed out.
     ///
-    /// **Cancel safety**: a frame that waits for its charge waits in the body, and the next poll goes on.
+    /// **Cancel safety**: a frame that waits for its charge stays in the body, and the next poll
+    /// continues.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -165,7 +174,7 @@ pin_project! {
         account: BodyAccount,
         is_growing: bool,
         patience: Duration,
-        // Bytes that the body may still have.
+        // Bytes that the body may still yield.
         max: u64,
         left: u64,
         waiting: Option<Waiting>,
@@ -174,7 +183,7 @@ pin_project! {
 }
 
 impl<B: Body> ChargedBody<B> {
-    /// A body in the group of `charge`, which it holds while it lasts.
+    /// Makes a body in the group of `charge`, which it keeps for its whole life.
     pub fn new(body: B, charge: Charge) -> ChargedBody<B> {
         let body = body.in_group(&charge.group());
         let account = BodyAccount { state: Arc::new(Mutex::new(State { charge, failure: None })) };
@@ -182,23 +191,24 @@ impl<B: Body> ChargedBody<B> {
         ChargedBody { body, account, is_growing, patience, max, left, waiting: None, is_cut_off: false }
     }
 
-    /// Charges each frame of data before it is handed out: its bytes, and 128 more for the frame itself. It calls no shrinker and no kill
-    /// hook ([`Effort::Count`]).
+    /// Charges each frame of data before it is handed out: its bytes, and 128 more for the frame
+    /// itself. It calls no shrinker and no kill hook ([`Effort::Count`]).
     #[must_use]
     pub fn growing(mut self) -> ChargedBody<B> {
         self.is_growing = true;
         self
     }
 
-    /// Lets a frame for which there is no room wait for it: the body reads no further, so the sender waits too. Needs a
-    /// [`Reclaimer`](memgroup::Reclaimer). Without one, a frame waits for nothing.
+    /// Lets a frame wait if there is no room for it. The body reads no further, so the sender waits
+    /// too. This needs a [`Reclaimer`](memgroup::Reclaimer); without one, a frame does not wait.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> ChargedBody<B> {
         self.patience = patience;
         self
     }
 
-    /// Sets the most bytes of data that the body may have. It is cut off at the first frame that exceeds them.
+    /// Sets the most bytes of data that the body may have. It is cut off at the first frame that
+    /// exceeds them.
     #[must_use]
     pub fn max_bytes(mut self, max: u64) -> ChargedBody<B> {
         (self.max, self.left) = (max, max);

@@ -1,7 +1,13 @@
-//! Charge: the reclaimer of the engine's waits; and timeouts by tokio's clock, which may be paused in tests.
+//! Charge: the reclaimer of the engine's waits, and timeouts and delays by tokio's clock, which may
+//! be paused in tests.
 //!
-//! The reclaimer sleeps until the first deadline of all waits of its hierarchy. So a wait with a deadline has no timer of its own. A timeout by tokio's
-//! clock has one: when it fires, the future gets a deadline that has passed.
+//! The reclaimer sleeps until the earliest deadline of all waits of its hierarchy, so a wait with a
+//! deadline has no timer of its own. A timeout by tokio's clock has one. When it fires, the future
+//! gets a deadline that has passed.
+//!
+//! A delay is the time that a group owes for bytes above its `high`. The engine returns it as a
+//! value, a `Throttle`, and a timer of tokio times it. During the delay, the task is stalled in the
+//! group's pressure.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +15,7 @@ use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use memgroup::{Deadline, Hierarchy, ReclaimerStop};
+use memgroup::{Deadline, Group, Hierarchy, ReclaimerStop, TaskStall, Throttle};
 use tokio::time::{Instant, Sleep};
 
 use crate::charge::waits::Waits;
@@ -25,15 +31,18 @@ pub struct Timed<C> {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// A future of the engine that waits: [`Charging`](memgroup::Charging) and [`Growing`](memgroup::Growing), for room;
-/// [`EventsAfter`](memgroup::EventsAfter) and [`Fired`](memgroup::Fired), for events and for pressure.
+/// A future of the engine that waits: [`Charging`](memgroup::Charging) and
+/// [`Growing`](memgroup::Growing), for room; [`EventsAfter`](memgroup::EventsAfter) and
+/// [`Fired`](memgroup::Fired), for events and for pressure.
 pub trait TimedExt: Waits {
-    /// Ends the wait `timeout` from now on by tokio's clock, which may be paused in tests. It replaces the future's own deadline.
+    /// Ends the wait after `timeout` by tokio's clock, which may be paused in tests. It replaces
+    /// the future's own deadline.
     ///
-    /// The deadline of the engine ([`Charging::until`](memgroup::Charging::until)) needs no timer for each wait. This one allocates a timer when it has to wait.
+    /// The deadline of the engine ([`Charging::until`](memgroup::Charging::until)) needs no timer
+    /// for each wait. This one allocates a timer when it has to wait.
     ///
-    /// **Errors**: those of the future. **Cancel safety**: that of the future; nothing stays charged. **Panics** when it has to wait outside of a
-    /// tokio runtime with a timer.
+    /// **Errors**: those of the future. **Cancel safety**: that of the future; nothing stays
+    /// charged. **Panics** when it has to wait outside of a tokio runtime with a timer.
     ///
     /// ```
     /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
@@ -85,7 +94,7 @@ mod waits {
 }
 
 impl<C> Timed<C> {
-    /// Whether the timer has fired, which is armed here.
+    /// Arms the timer, and returns whether it has fired.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         self.deadline.is_some_and(|deadline| {
             let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
@@ -112,11 +121,63 @@ impl<C: Future + Waits + Unpin> Future for Timed<C> {
     }
 }
 
-/// A thread that runs a [`Reclaimer`](memgroup::Reclaimer): it makes room for charges that wait, until this is dropped. It also wakes tasks that wait for
-/// events and triggers.
+/// How often a delayed task checks whether it must still wait, because an uncharge does not wake
+/// it.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+/// A running delay. If it is dropped before its end, the rest becomes a debt again.
+pub(crate) struct Delay {
+    throttle: Option<Throttle>,
+    paid_at: Instant,
+    sleep: Pin<Box<Sleep>>,
+    _stall: TaskStall,
+}
+
+impl Delay {
+    /// Takes the delay that is due for `group`. This is one load if the group owes nothing.
+    #[inline]
+    pub(crate) fn begin(group: &Group) -> Option<Delay> {
+        if group.owed() == 0 { None } else { Delay::take(group) }
+    }
+
+    #[cold]
+    fn take(group: &Group) -> Option<Delay> {
+        let throttle = group.take_throttle()?;
+        let now = Instant::now();
+        let paid_at = now + throttle.delay();
+        let sleep = Box::pin(tokio::time::sleep_until(paid_at.min(now + CHECK_EVERY)));
+        Some(Delay { throttle: Some(throttle), paid_at, sleep, _stall: group.stall_task() })
+    }
+}
+
+impl Future for Delay {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        while self.sleep.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            let Some(throttle) = self.throttle.take() else { return Poll::Ready(()) };
+            if now >= self.paid_at {
+                throttle.finish();
+                return Poll::Ready(());
+            }
+            if throttle.left().is_zero() {
+                return Poll::Ready(());
+            }
+            self.throttle = Some(throttle);
+            let next = self.paid_at.min(now + CHECK_EVERY);
+            self.sleep.as_mut().reset(next);
+        }
+        Poll::Pending
+    }
+}
+
+/// A thread that runs a [`Reclaimer`](memgroup::Reclaimer) until this is dropped. It makes room for
+/// waiting charges, and wakes tasks that wait for events and triggers.
 ///
-/// One is enough for a hierarchy. Without one, `.await` of a charge that finds no room fails at once. It is a thread of its own: a blocking task of the
-/// runtime would keep paused time from advancing, and the runtime from shutting down.
+/// One is enough for a hierarchy. Without one, `.await` of a charge that finds no room fails at
+/// once. It is a thread of its own, because a blocking task of the runtime would prevent paused
+/// time from advancing and the runtime from shutting down.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -155,14 +216,14 @@ impl ReclaimerThread {
         Ok(ReclaimerThread { stop, thread: builder.spawn(move || reclaimer.run())? })
     }
 
-    /// Whether it runs.
+    /// Returns whether the thread is running.
     pub fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }
 }
 
 impl Drop for ReclaimerThread {
-    /// Ends the reclaimer, and waits for nothing: a shrinker's call that it is in goes on.
+    /// Ends the reclaimer without waiting. A running call of a shrinker continues.
     fn drop(&mut self) {
         self.stop.stop();
     }

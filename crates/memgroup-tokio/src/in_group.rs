@@ -1,7 +1,9 @@
 //! In group: a future or body that has a group in force while it is polled and dropped.
 //!
-//! - I1. The guard of the scope lives on the stack of one poll. So it is dropped on the thread that made it, also when the poll unwinds.
-//! - I2. A future that is ready, and a body that has ended, is dropped within the scope of its last poll: a change of scope reads the clock.
+//! - I1. The guard of the scope is on the stack of one poll, so it is dropped on the thread that
+//!   made it, even if the poll unwinds.
+//! - I2. A future that is ready, and a body that has ended, is dropped within the scope of its last
+//!   poll, because each change of scope reads the clock.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,11 +14,12 @@ use memgroup::scope::{self, Scope};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// A future, or a body, with a group that is in force during each poll, and while it is dropped. Made by [`InGroupExt::in_group`].
+    /// A future, or a body, with a group that is in force during each poll, and while it is
+    /// dropped. Made by [`InGroupExt::in_group`].
     #[must_use = "futures do nothing unless polled"]
     #[derive(Debug)]
     pub struct InGroup<F> {
-        // `None` once it was dropped.
+        // `None` after it was dropped.
         #[pin]
         inner: Option<F>,
         group: Group,
@@ -103,13 +106,16 @@ impl<B: Body> Body for InGroup<B> {
 pub trait InGroupExt: Sized {
     /// Puts `group` in force during each poll of the future or the body, and while it is dropped.
     ///
-    /// Adapters that hook allocations, and [`scope::current`], then find the group. Groups nest: the innermost future's group is in force. Between
-    /// two polls the thread has the group that it had before, so `select!`, `join!` and other tasks on the thread are not affected. A poll that
-    /// panics restores that group, too.
+    /// Adapters that hook allocations, and [`scope::current`], then find the group. Groups nest,
+    /// and that of the innermost future is in force. Between two polls the thread has its previous
+    /// group, so `select!`, `join!` and other tasks on the thread are not affected. A poll that
+    /// panics restores that group as well.
     ///
-    /// A task that the future spawns is not in the group; [`GroupExt::spawn`](crate::GroupExt::spawn) puts it there.
+    /// A task that the future spawns is not in the group;
+    /// [`GroupExt::spawn`](crate::GroupExt::spawn) puts it there.
     ///
-    /// **Cancel safety**: as the future itself. **Panics** as the future does, and when it is polled after its end.
+    /// **Cancel safety**: that of the future itself. **Panics** as the future does, and when it is
+    /// polled after its end.
     ///
     /// ```
     /// use memgroup::{Config, Hierarchy, scope};

@@ -6,9 +6,10 @@
 //!
 //! # Layers
 //!
-//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own
+//! line:
 //!
-//! - `charge`, `delay`: the reclaimer, and timeouts and delays by tokio's clock.
+//! - `charge`: the reclaimer, and timeouts and delays by tokio's clock.
 //! - `in_group`, `body`, `spawn`: the group in force at polls; bytes of bodies; tasks.
 //! - `stop`, `limited`, `tasks`: ends of tasks.
 //! - `request`: the layer.
@@ -17,7 +18,6 @@
 
 mod body;
 mod charge;
-mod delay;
 mod in_group;
 mod limited;
 mod request;

@@ -1,4 +1,5 @@
-//! Limited: a future in a group that waits while its group is above `high`, and ends when the group is over its limit or is stopped.
+//! Limited: a future in a group that waits while its group is above `high`, and ends when the group
+//! is over its limit or is stopped.
 //!
 //! ```text
 //!   poll ─▶ stopped? ─▶ delay left? ─▶ poll in the group ─▶ pending ─▶ stopped? over the limit? ─▶ ended: dropped in the group, then the error
@@ -12,7 +13,7 @@ use std::task::{Context, Poll};
 use memgroup::{Group, GroupId};
 use pin_project_lite::pin_project;
 
-use crate::delay::Delay;
+use crate::charge::Delay;
 use crate::in_group::InGroup;
 use crate::stop::Member;
 
@@ -20,7 +21,8 @@ use crate::stop::Member;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {
-    /// The group was over its limit after a poll: by forced charges, or because the limit was lowered.
+    /// The group was over its limit after a poll: by forced charges, or because the limit was
+    /// lowered.
     OverLimit {
         /// The group's path.
         group: String,
@@ -29,7 +31,7 @@ pub enum Ended {
         /// Its limit in bytes.
         max: u64,
     },
-    /// The group was stopped so that another group's charge finds room.
+    /// The group was stopped to make room for another group's charge.
     Killed {
         /// The path of the stopped group.
         group: String,
@@ -79,7 +81,7 @@ impl Ended {
     }
 }
 
-/// The error, if usage of the group is above its limit and the limit is enforced.
+/// Returns the error, if the group's usage is above its limit and the limit is enforced.
 fn over_limit(group: &Group) -> Option<Ended> {
     let (usage, max) = group.usage_and_max();
     let max = max.filter(|&max| usage > max && group.is_enforced())?;
@@ -87,7 +89,8 @@ fn over_limit(group: &Group) -> Option<Ended> {
 }
 
 pin_project! {
-    /// A future in a group that ends with an error when the group is over its limit. Made by [`InGroup::ended_over_limit`] and [`Tasks::track`].
+    /// A future in a group that ends with an error when the group is over its limit. Made by
+    /// [`InGroup::ended_over_limit`] and [`Tasks::track`].
     ///
     /// [`Tasks::track`]: crate::Tasks::track
     #[must_use = "futures do nothing unless polled"]
@@ -96,7 +99,7 @@ pin_project! {
         inner: InGroup<F>,
         output: Option<F::Output>,
         delay: Option<Delay>,
-        // After the future, which it is to outlive.
+        // Declared after the future, which it must outlive.
         member: Option<Member>,
     }
 }
@@ -117,7 +120,7 @@ impl<F: Future> Limited<F> {
         self.member.as_ref().filter(|member| member.is_stopped()).map(|member| Ended::of(member, group))
     }
 
-    /// Pending, and woken by a stop.
+    /// Returns pending, to be woken by a stop.
     fn wait(mut self: Pin<&mut Self>, context: &Context<'_>) -> Poll<Result<F::Output, Ended>> {
         let member = self.as_mut().project().member.as_mut();
         if member.is_some_and(|member| member.wake_by(context.waker()))
@@ -139,18 +142,23 @@ impl<F: Future> Limited<F> {
 }
 
 impl<F: Future> InGroup<F> {
-    /// Ends the future with an error when its group is over its limit, and delays it while the group is above its `high`.
+    /// Ends the future with an error when its group is over its limit, and delays it while the
+    /// group is above its `high`.
     ///
-    /// After each poll that is pending, the group's usage is compared with its [`max`](Group::max). A group gets over it by
-    /// [forced](Group::charge_forced) charges, or when the limit is lowered. The future is then dropped in the group, and the output is
-    /// [`Ended::OverLimit`]. A limit of a group above ends nothing here: kill hooks choose the group that gives way ([`Tasks`](crate::Tasks)). So does
-    /// no limit that is [not enforced](Group::set_enforced). A future that is ready keeps its output.
+    /// After each poll that is pending, the group's usage is compared with its [`max`](Group::max).
+    /// A group gets over it by [forced](Group::charge_forced) charges, or when the limit is
+    /// lowered. The future is then dropped in the group, and the output is [`Ended::OverLimit`].
+    /// The limit of a group above ends nothing here, because kill hooks choose the group to be
+    /// stopped ([`Tasks`](crate::Tasks)). Nor does a limit that is [not
+    /// enforced](Group::set_enforced). A future that is ready keeps its output.
     ///
-    /// Between two polls, and before the output, the future waits as [`GroupExt::delayed`](crate::GroupExt::delayed) does. Wakes of the future during
-    /// the delay are answered after it.
+    /// Between two polls, and before the output, the future waits as
+    /// [`GroupExt::delayed`](crate::GroupExt::delayed) does. If the future is woken during the
+    /// delay, it is polled afterwards.
     ///
-    /// **Cancel safety**: as the future itself; the part of a delay that was not waited for is owed again. **Panics** as the future does, and when a
-    /// delay is due outside of a tokio runtime with a timer.
+    /// **Cancel safety**: that of the future itself; the rest of an unfinished delay is owed again.
+    /// **Panics** as the future does, and when a delay is due outside of a tokio runtime with a
+    /// timer.
     ///
     /// ```
     /// use memgroup::{Config, Hierarchy, scope};
@@ -215,7 +223,7 @@ impl<F: Future> Future for Limited<F> {
         if let Some(delay) = this.delay
             && Pin::new(delay).poll(context).is_ready()
         {
-            // The poll set no timer: it is over already.
+            // The poll set no timer, because the delay is over already.
             context.waker().wake_by_ref();
         }
         self.wait(context)

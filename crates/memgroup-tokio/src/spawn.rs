@@ -3,12 +3,13 @@
 use memgroup::{Group, scope};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-use crate::delay::Delay;
+use crate::charge::Delay;
 use crate::in_group::InGroupExt;
 
 /// Tasks and closures in a group.
 pub trait GroupExt {
-    /// Spawns a task in the group: [`tokio::spawn`] of the future [in the group](InGroupExt::in_group).
+    /// Spawns a task in the group: [`tokio::spawn`] of the future [in the
+    /// group](InGroupExt::in_group).
     ///
     /// **Panics** outside of a tokio runtime.
     ///
@@ -28,15 +29,17 @@ pub trait GroupExt {
         F: Future + Send + 'static,
         F::Output: Send + 'static;
 
-    /// Runs a closure in the group, on a thread for blocking work: [`tokio::task::spawn_blocking`]. There it may use each
-    /// [`Effort`](memgroup::Effort), and charges that block.
+    /// Runs a closure in the group, on a thread for blocking work: [`tokio::task::spawn_blocking`].
+    /// There it may use each [`Effort`](memgroup::Effort), and charges that block.
     ///
-    /// No limit and no kill ends it: the closure itself asks, between its steps.
+    /// Neither a limit nor a kill ends it. The closure must check by itself, between its steps.
     ///
-    /// A thread that tokio starts for the closure stays in tokio's pool, and is charged to no group. `tokio::task::spawn_blocking` itself, called in
-    /// a group's scope, would charge it to that group.
+    /// A thread that tokio starts for the closure stays in tokio's pool, and is charged to no
+    /// group. `tokio::task::spawn_blocking`, called in a group's scope, would charge the thread to
+    /// that group.
     ///
-    /// **Panics** outside of a tokio runtime, and where tokio needs its first thread for blocking work and the system gives it none.
+    /// **Panics** outside of a tokio runtime, and if tokio needs its first thread for blocking work
+    /// and the system refuses it.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, scope};
@@ -51,7 +54,8 @@ pub trait GroupExt {
     /// ```
     fn spawn_blocking<R: Send + 'static>(&self, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R>;
 
-    /// Runs a closure in the group, here and now. For closures that other libraries run on their threads, such as rayon's.
+    /// Runs a closure in the group, on the current thread. This is for closures that other
+    /// libraries run on their threads, such as rayon's.
     ///
     /// **Panics** as the closure does; the group in force before is restored.
     ///
@@ -70,13 +74,16 @@ pub trait GroupExt {
     /// ```
     fn run<R>(&self, run: impl FnOnce() -> R) -> R;
 
-    /// Waits for as long as the group owes for bytes above its `high` ([`Group::owed`](memgroup::Group::owed)), and yields the thread meanwhile:
-    /// [`Group::throttle`](memgroup::Group::throttle) for tasks. It asks no shrinker. Call it where the task holds nothing that others wait for.
+    /// Waits for as long as the group owes for bytes above its `high`
+    /// ([`Group::owed`](memgroup::Group::owed)), and yields the thread in the meantime. This is
+    /// [`Group::throttle`](memgroup::Group::throttle) for tasks. It calls no shrinker. Call it
+    /// where the task holds nothing that others wait for.
     ///
-    /// It ends early, within 10 ms, when no level of the group is above its limit any more. The wait counts in the group's
-    /// [pressure](memgroup::Group::pressure).
+    /// It ends early, within 10 ms, when no level of the group is above its limit any longer. The
+    /// wait counts in the group's [pressure](memgroup::Group::pressure).
     ///
-    /// **Cancel safety**: the part that was not waited for is owed again. **Panics** outside of a tokio runtime with a timer, if a delay is due.
+    /// **Cancel safety**: the rest of the delay is owed again. **Panics** outside of a tokio
+    /// runtime with a timer, if a delay is due.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -98,7 +105,7 @@ pub trait GroupExt {
     fn delayed(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// The closure in a block that is allocated in the group, and runs there.
+/// Returns the closure in a block that is allocated in the group. It runs in the group.
 fn in_group<R>(
     group: &Group,
     run: impl FnOnce() -> R + Send + 'static,
@@ -119,7 +126,8 @@ impl GroupExt for Group {
 
     fn spawn_blocking<R: Send + 'static>(&self, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
         let run = in_group(self, run);
-        // Tokio may start a thread here, whose handle would stay charged to the group for as long as the thread waits in the pool.
+        // Tokio may start a thread here, whose handle would stay charged to the group for as long
+        // as the thread waits in the pool.
         let _outside = scope::leave();
         tokio::task::spawn_blocking(run)
     }

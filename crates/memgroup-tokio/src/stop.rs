@@ -5,12 +5,17 @@
 //!                              stop: counts, takes the whole list, wakes outside the lock ─▶ polled: the count differs ─▶ ended
 //! ```
 //!
-//! - I1. A member is stopped if the number of stops differs from the one that it was made with. The number changes under the lock only.
-//! - I2. A member that is pending has its waker in the list, or was stopped: it reads the number again under the lock when it puts the waker there.
-//!   So a stop is never missed, and the number that a poll reads without the lock is an early hint.
-//! - I3. The last member to end after a stop tells the engine, so that it may choose the next victim. A stop in between counts as ended, too. The
-//!   member of a request tells nothing: its closures on other threads may still have the memory, so the engine goes by the group's bytes.
-//! - I4. The lock is held for a few steps, and never while foreign code runs: wakers are cloned, woken and dropped outside. A stop tries it only.
+//! - I1. A member is stopped if the number of stops differs from the one that it was made with. The
+//!   number changes under the lock only.
+//! - I2. A pending member has its waker in the list, or was stopped, because it reads the number
+//!   again under the lock when it adds the waker. So a stop is never missed, and the number that a
+//!   poll reads without the lock is only an early hint.
+//! - I3. The last member to end after a stop notifies the engine, so that it may choose the next
+//!   victim. A stop in between counts as ended as well. The member of a request does not notify the
+//!   engine, because its closures on other threads may still have the memory, so the engine relies
+//!   on the group's bytes.
+//! - I4. The lock is held for a few steps, and never while foreign code runs: wakers are cloned,
+//!   woken and dropped outside. A stop only tries the lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,28 +35,29 @@ pub(crate) struct StopReason {
 /// The result of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// So many members were told.
+    /// This many members were told to stop.
     Told(usize),
     /// There is none.
     NoneRuns,
-    /// Another thread, or this one, changes the list at the moment.
+    /// Another thread, or this one, is changing the list.
     Busy,
 }
 
 /// What the members are.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Tasks of a group, whose memory goes with the last of them.
+    /// Tasks of a group, whose memory is freed with the last of them.
     Tasks,
-    /// The handler of a request. Closures that it has started on other threads go on after its end.
+    /// The handler of a request. Closures that it has started on other threads continue after its
+    /// end.
     Request { has_answered: AtomicBool },
 }
 
 /// The members that are stopped together.
 pub(crate) struct Stops {
     work: Work,
-    /// Dropped with the last handle and the last member: then no hook is called any more. It has
-    /// the group, so that a request needs no further handle of it.
+    /// Dropped with the last handle and the last member, after which no hook is called. It has the
+    /// group, so that a request needs no further handle of it.
     hook: OnceLock<KillRegistration>,
     number: AtomicU64,
     list: Mutex<List>,
@@ -91,7 +97,7 @@ impl Stops {
         self.hook.get().expect("the hook is set before there is a member").group()
     }
 
-    /// The request's handler has returned its response.
+    /// Notes that the request's handler has returned its response.
     pub(crate) fn answered(&self) {
         if let Work::Request { has_answered } = &self.work {
             // ORDERING: Relaxed; a hint for the hook's answer.
@@ -99,7 +105,8 @@ impl Stops {
         }
     }
 
-    /// Whether no member is left of a request without a response. What still has memory in its group works for nobody, and ends.
+    /// Returns whether a request without a response has no member left. Whatever still has memory
+    /// in its group works for nobody, and will end.
     pub(crate) fn is_cut_short(&self) -> bool {
         // ORDERING: Relaxed; as in `answered`.
         matches!(&self.work, Work::Request { has_answered } if !has_answered.load(Ordering::Relaxed))
@@ -110,7 +117,8 @@ impl Stops {
     }
 
     fn number(&self) -> u64 {
-        // ORDERING: Acquire; pairs with the Release in `stop`: a member that finds a new number finds its reason. The lock decides (I2).
+        // ORDERING: Acquire; pairs with the Release in `stop`: a member that finds a new number
+        // finds its reason. The lock decides (I2).
         self.number.load(Ordering::Acquire)
     }
 
@@ -127,7 +135,7 @@ impl Stops {
         self.lock().members
     }
 
-    /// Stops all members. A waker that panics is passed over.
+    /// Stops all members. A waker that panics is skipped.
     pub(crate) fn stop(&self, reason: Option<StopReason>) -> Stopped {
         let mut list = match self.list.try_lock() {
             Ok(list) => list,
@@ -154,7 +162,7 @@ impl Stops {
 }
 
 impl Member {
-    /// Whether it was told to stop.
+    /// Returns whether it was told to stop.
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stops.number() != self.number
@@ -165,7 +173,7 @@ impl Member {
         self.stops.lock().reason
     }
 
-    /// Has `waker` woken by a stop. Returns whether the member was stopped already.
+    /// Registers `waker` to be woken by a stop. Returns whether the member was stopped already.
     pub(crate) fn wake_by(&mut self, waker: &Waker) -> bool {
         if self.listed.as_ref().is_some_and(|(_, listed)| listed.will_wake(waker)) {
             return self.is_stopped();

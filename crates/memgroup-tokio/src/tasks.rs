@@ -13,14 +13,18 @@ use crate::stop::{StopReason, Stopped, Stops, Work};
 
 /// The tasks of a group, which the group's kill hook ends. Clones are the same tasks.
 ///
-/// When memory runs out in a group above and the engine chooses this group ([`KillHook`](memgroup::KillHook)), all its tasks are woken. Each ends at its
-/// next poll: its future is dropped in the group, and its output is [`Ended::Killed`]. Tasks that are added later run.
+/// When memory runs out in a group above and the engine chooses this group
+/// ([`KillHook`](memgroup::KillHook)), all its tasks are woken. Each ends at its next poll: its
+/// future is dropped in the group, and its output is [`Ended::Killed`]. Tasks that are added later
+/// run.
 ///
-/// The hook takes time in proportion to the number of tasks, some 100 ns each. It waits for nothing, and allocates nothing itself. If another thread
-/// adds or ends a task at that very moment, it answers [`KillAnswer::Refused`], and the engine asks another group. So it does when a task of the group
-/// makes the charge itself: that charge is refused. A waker that panics is passed over.
+/// The hook takes time in proportion to the number of tasks, some 100 ns each. It waits for
+/// nothing, and allocates nothing itself. If another thread adds or ends a task at that very
+/// moment, it answers [`KillAnswer::Refused`], and the engine asks another group. It answers the
+/// same if a task of the group makes the charge itself, and that charge is refused. A waker that
+/// panics is skipped.
 ///
-/// A poll that runs long holds its memory until it ends: a kill stops no thread.
+/// A poll that runs for a long time keeps its memory until it ends, because a kill stops no thread.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, scope};
@@ -49,7 +53,7 @@ pub struct Tasks {
     stops: Arc<Stops>,
 }
 
-/// The hook of a group with these tasks.
+/// Runs as the kill hook of a group with these tasks.
 fn kill(stops: &Weak<Stops>, request: &KillRequest<'_>) -> KillAnswer {
     let Some(stops) = stops.upgrade() else { return KillAnswer::Idle { freed: 0 } };
     if request.kills_requester && request.unit.is_none() {
@@ -65,8 +69,8 @@ fn kill(stops: &Weak<Stops>, request: &KillRequest<'_>) -> KillAnswer {
 }
 
 impl Tasks {
-    /// Sets the group's kill hook, which ends the tasks that this handle and its clones spawn or track. The hook is removed
-    /// with the last handle and the last of these tasks.
+    /// Sets the group's kill hook, which ends the tasks that this handle and its clones spawn or
+    /// track. The hook is removed with the last handle and the last of these tasks.
     ///
     /// # Errors
     /// The group has a hook, or was removed.
@@ -101,7 +105,8 @@ impl Tasks {
         self.stops.members()
     }
 
-    /// Spawns a task in the group that a kill ends, as the group's limit does ([`InGroup::ended_over_limit`](crate::InGroup::ended_over_limit)).
+    /// Spawns a task in the group that a kill ends, as the group's limit does
+    /// ([`InGroup::ended_over_limit`](crate::InGroup::ended_over_limit)).
     ///
     /// **Panics** outside of a tokio runtime.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<Result<F::Output, Ended>>
@@ -112,14 +117,16 @@ impl Tasks {
         tokio::spawn(self.track(future))
     }
 
-    /// The future in the group, ended by a kill and by the group's limit. For tasks that are not spawned here: a branch of `select!`, a request.
+    /// Puts the future in the group, and ends it by a kill and by the group's limit. This is for
+    /// work that is not spawned here, such as a branch of `select!` or a request.
     ///
-    /// **Cancel safety** and **panics**: as [`InGroup::ended_over_limit`](crate::InGroup::ended_over_limit).
+    /// **Cancel safety** and **panics**: those of
+    /// [`InGroup::ended_over_limit`](crate::InGroup::ended_over_limit).
     pub fn track<F: Future>(&self, future: F) -> Limited<F> {
         Limited::new(future.in_group(self.group()), Some(self.stops.join()))
     }
 
-    /// Ends all tasks, as a kill does; their output is [`Ended::Stopped`]. Returns their number.
+    /// Ends all tasks, as a kill does. Their output is [`Ended::Stopped`]. Returns their number.
     pub fn stop(&self) -> usize {
         loop {
             match self.stops.stop(None) {

@@ -1,8 +1,9 @@
-//! The engine's own tests under a global allocator that charges a group: each thread of a test has one in force, and all that it allocates outside of
-//! other scopes is charged. The process aborts where the allocator is called while it charges or uncharges a block.
+//! The engine's own tests under a global allocator that charges a group: each thread of a test has
+//! one in force, and all that it allocates outside of other scopes is charged. The process aborts
+//! where the allocator is called while it charges or uncharges a block.
 //!
-//! Not here: the binaries that read figures of the whole process (`allocations`, `lifetime`, `oracles`, `percpu`),
-//! `checkpoints`, which charges blocks as an allocator does, and the soak.
+//! Not here: the binaries that read figures of the whole process (`allocations`, `lifetime`,
+//! `oracles`, `percpu`), `checkpoints`, which charges blocks as an allocator does, and the soak.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 #![allow(clippy::duplicate_mod, reason = "two of the binaries that are modules here have the same module")]
@@ -123,8 +124,9 @@ unsafe impl GlobalAlloc for Strict {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if IS_CHARGING.get() {
-            // The last block of a removed group is freed. The engine then frees memory of its own, which no group is charged for.
-            // SAFETY: the block is live, and its header is right before it.
+            // The last block of a removed group is freed. The engine then frees memory of its own,
+            // which no group is charged for. SAFETY: the block is live, and its header is right
+            // before it.
             let header = unsafe { block.cast::<*const ()>().sub(1) };
             // SAFETY: the header is the owner or null.
             if !unsafe { header.read() }.is_null() {

@@ -1,4 +1,5 @@
-//! Cases that hold for each cache: the charged bytes are those of its entries, whichever thread reclaims, and whatever a value does.
+//! Cases that hold for each cache: the charged bytes are those of its entries, whichever thread
+//! reclaims, and whatever a value does.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -230,7 +231,8 @@ fn charges_nothing_when_the_weight_panics() {
     assert_eq!(group.usage_exact(), 2 * BYTES);
 }
 
-/// A value that uses its cache when it is dropped: it inserts another, which charges and so reclaims.
+/// A value that uses its cache when it is dropped: it inserts another, which charges and so
+/// reclaims.
 struct Heir {
     cache: Arc<OnceLock<Weak<TenantCache<u64, Heir>>>>,
     key: u64,
@@ -341,7 +343,8 @@ fn loses_nothing_while_four_threads_hammer_it() {
     assert_eq!(parent.usage_exact(), 0);
 }
 
-/// Two caches below a limit for one and a half: the second one has entries of the first evicted. Then entries are replaced and read.
+/// Two caches below a limit for one and a half: the second one has entries of the first evicted.
+/// Then entries are replaced and read.
 fn sweep_scenario(idle: &Bytes, busy: &Bytes) -> Result<(), String> {
     let insert = |cache: &Bytes, key: u64| match cache.insert(key, vec![key as u8; VALUE]) {
         Ok(_) => Ok(()),

@@ -5,7 +5,8 @@
 //!               └─ status   └─ 413       └─ 503                      └─ 413, 429, 503  └─ body cut off, over the limit, killed: 413, 429, 503
 //! ```
 //!
-//! - I1. The group is removed when the future, the request's extensions and the body of the response are dropped: its owners.
+//! - I1. The group is removed when its owners are dropped: the future, the request's extensions and
+//!   the body of the response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,14 +28,18 @@ use crate::spawn::GroupExt;
 
 /// A `tower` layer: each request is handled in a group of its own, below the group of its tenant.
 ///
-/// A function chooses the tenant by the request's head. It returns the tenant's group, or the status of the answer to a request without one.
+/// A function chooses the tenant by the request's head. It returns the tenant's group, or the
+/// status of the answer to a request without one.
 ///
-/// - The handler's future and the response's body are polled in the request's group, which is in the request's extensions as [`RequestGroup`].
-/// - The request's body is charged frame by frame, before the handler sees the frame, with 128 bytes for each. The bytes stay charged until the frame
-///   is dropped ([`ChargedBody`]).
-/// - The handler ends when the request's group is over its limit, or is chosen as a victim for a charge
-///   that [waits](RequestGroups::patience). It is delayed while a group above is over its `high`.
-/// - The group is removed with the last owner: the handler, the response's body, and clones of the [`RequestGroup`].
+/// - The handler's future and the response's body are polled in the request's group, which is in
+///   the request's extensions as [`RequestGroup`].
+/// - The request's body is charged frame by frame, before the handler sees the frame, with 128
+///   bytes for each. The bytes stay charged until the frame is dropped ([`ChargedBody`]).
+/// - The handler is ended when the request's group is over its limit, or is chosen as a victim for
+///   a charge that [waits](RequestGroups::patience). It is delayed while a group above is over its
+///   `high`.
+/// - The group is removed with the last owner: the handler, the response's body, and clones of the
+///   [`RequestGroup`].
 ///
 /// | cause | answer |
 /// |---|---|
@@ -43,11 +48,12 @@ use crate::spawn::GroupExt;
 /// | the limit of the tenant refuses a frame or the admission | 429, with `Retry-After` |
 /// | a limit above refuses; no group could be created; the request was stopped for another | 503, with `Retry-After` |
 ///
-/// A charge that the handler makes itself fails in the handler. [`RequestGroup::refuse`] makes the answer. After the handler has returned, a kill ends no
-/// body that is still being sent.
+/// A charge that the handler makes itself fails in the handler, and [`RequestGroup::refuse`] makes
+/// the answer. After the handler has returned, a kill does not end a body that is still being sent.
 ///
-/// The tenant must come from what the server has verified, and its group must exist already. A function that creates a group for each name it is
-/// given lets a client create as many groups as it likes; one that takes a path lets it name a group that is no tenant's.
+/// The tenant must come from what the server has verified, and its group must exist already. A
+/// function that creates a group for each name lets a client create as many groups as it likes. One
+/// that takes a path lets a client name a group that belongs to no tenant.
 ///
 /// ```
 /// use http::request::Parts;
@@ -112,7 +118,8 @@ pub struct RequestGroups {
     settings: Settings,
 }
 
-/// For how long a charge of the layer waits unless set. The victim of another tenant's charge has ended by then, if it is polled.
+/// How long a charge of the layer waits by default. By then, the victim of another tenant's charge
+/// has ended if it was polled.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Chooses the group of a request's tenant.
@@ -129,7 +136,8 @@ struct Settings {
 }
 
 impl RequestGroups {
-    /// A layer with the tenants that `tenant` chooses. Without further settings, nothing but the limits of the tenants' groups refuses.
+    /// Makes a layer with the tenants that `tenant` chooses. Without further settings, only the
+    /// limits of the tenants' groups refuse requests.
     pub fn new(
         tenant: impl Fn(&Parts) -> Result<Group, StatusCode> + Send + Sync + 'static,
     ) -> RequestGroups {
@@ -147,7 +155,8 @@ impl RequestGroups {
 
 /// The settings.
 impl RequestGroups {
-    /// The limit of each request's group, in bytes: its body, its admission, and the handler's charges.
+    /// The limit of each request's group, in bytes: its body, its admission, and the handler's
+    /// charges.
     #[must_use]
     pub fn request_max(mut self, max: u64) -> RequestGroups {
         self.settings.request_max = Some(max);
@@ -161,31 +170,32 @@ impl RequestGroups {
         self
     }
 
-    /// Bytes that are charged before the handler is called, until the response's body ends. A request for which they cannot be charged is refused
-    /// before it costs anything.
+    /// Bytes that are charged before the handler is called, and until the response's body ends. If
+    /// they cannot be charged, the request is refused before it costs anything.
     #[must_use]
     pub fn admission(mut self, bytes: u64) -> RequestGroups {
         self.settings.admission = bytes;
         self
     }
 
-    /// For how long the admission, and each frame of the body, wait for room; 100 ms unless set. Needs a [`Reclaimer`](memgroup::Reclaimer): while they
-    /// wait, it shrinks caches and stops victims for them. Without one, or with a patience of zero, they are refused at once, and no victim is
-    /// stopped for them.
+    /// How long the admission and each frame of the body wait for room; 100 ms by default. This
+    /// needs a [`Reclaimer`](memgroup::Reclaimer), which shrinks caches and stops victims while
+    /// they wait. Without one, or with a patience of zero, they are refused at once, and no victim
+    /// is stopped for them.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> RequestGroups {
         self.settings.patience = patience;
         self
     }
 
-    /// The time in `Retry-After`, in whole seconds; 1 s unless set.
+    /// The time in `Retry-After`, in whole seconds; 1 s by default.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> RequestGroups {
         self.settings.retry_after = after;
         self
     }
 
-    /// Whether the engine may choose the request as a victim; yes unless set.
+    /// Sets whether the engine may choose the request as a victim; `true` by default.
     #[must_use]
     pub fn killable(mut self, is_killable: bool) -> RequestGroups {
         self.settings.is_killable = is_killable;
@@ -211,9 +221,9 @@ pub struct RequestService<S> {
 /// Creates the group of a request, with a name that no other has.
 fn create(tenant: &Group, max: Option<u64>) -> Result<OwnedGroup, GroupError> {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
-    // ORDERING: Relaxed; the number alone matters.
+    // ORDERING: Relaxed, because the number publishes nothing else.
     let group = tenant.create_owned(name(&mut [0; NAME_BYTES], NUMBER.fetch_add(1, Ordering::Relaxed)))?;
-    // A limit that no counter can hold is none.
+    // A limit that no counter can represent is no limit.
     _ = group.set_max(max);
     Ok(group)
 }
@@ -221,7 +231,7 @@ fn create(tenant: &Group, max: Option<u64>) -> Result<OwnedGroup, GroupError> {
 const PREFIX: &[u8] = b"request-";
 const NAME_BYTES: usize = PREFIX.len() + u64::MAX.ilog10() as usize + 1;
 
-/// `request-N`, without a block for it.
+/// Formats `request-N` without allocating.
 fn name(bytes: &mut [u8; NAME_BYTES], mut number: u64) -> &str {
     let mut at = NAME_BYTES;
     loop {
@@ -238,7 +248,7 @@ fn name(bytes: &mut [u8; NAME_BYTES], mut number: u64) -> &str {
 }
 
 impl Settings {
-    /// The request's group, or the refusal of a request that announces too large a body.
+    /// Returns the request's group, or the refusal of a request that announces too large a body.
     fn begin(&self, tenant: Group, body: &impl Body) -> Result<RequestGroup, Refusal> {
         if body.size_hint().lower() > self.body_max {
             let failure = crate::BodyFailure::TooLarge { max: self.body_max };
@@ -267,7 +277,8 @@ impl Settings {
             ChargedBody::new(body, admission).growing().max_bytes(self.body_max).patience(self.patience);
         let account = body.account();
         head.extensions.insert(request.clone());
-        // Before the handler begins: a charge that it makes must not find others to stop because it is no victim itself.
+        // Set before the handler starts. Otherwise a charge that it makes could stop others,
+        // because the request is not a victim itself.
         let tasks = if self.is_killable { request.tasks() } else { None };
         let handler = request.group().run(|| service.call(Request::from_parts(head, body)));
         let handler = match tasks {
@@ -315,7 +326,7 @@ where
             }
             Err(refused) => refused,
         };
-        // The service that is ready; its clone may not be.
+        // Uses the service that is ready; its clone may not be.
         let next = self.inner.clone();
         let mut service = std::mem::replace(&mut self.inner, next);
         RequestFuture::waiting(async move {

@@ -1,26 +1,24 @@
-//! Request: a group for each request, and the answers where a limit says no.
+//! Request: a group for each request, and the answers when a limit refuses.
 
 mod future;
 mod layer;
-mod response_body;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub use future::RequestFuture;
+pub use future::{RequestFuture, ResponseBody};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 pub use layer::{RequestGroups, RequestService};
 use memgroup::{ChargeError, ChargeErrorKind, Group, GroupError, OwnedGroup};
-pub use response_body::ResponseBody;
 
 use crate::body::BodyFailure;
 use crate::limited::Ended;
 use crate::tasks::Tasks;
 
-/// The group of one request, below its tenant's. Handlers find it in the request's extensions. Clones are the same group: it is removed when the last
-/// of them is dropped.
+/// The group of one request, below its tenant's. Handlers find it in the request's extensions.
+/// Clones are the same group, which is removed when the last of them is dropped.
 #[derive(Clone, Debug)]
 pub struct RequestGroup {
     inner: Arc<Inner>,
@@ -28,8 +26,9 @@ pub struct RequestGroup {
 
 #[derive(Debug)]
 struct Inner {
-    /// Set when the handler is called; `None` if the group has another hook. It lasts as long as the group, so closures that own the group keep
-    /// it. Dropped first: a kill that has not ended stays a claim on the group's bytes.
+    /// Set when the handler is called; `None` if the group has another hook. It lasts as long as
+    /// the group, so closures that own the group keep it. It is dropped first, so that a kill that
+    /// has not ended still waits for the group's bytes.
     tasks: OnceLock<Option<Tasks>>,
     group: OwnedGroup,
     tenant: Group,
@@ -88,7 +87,8 @@ impl RequestGroup {
         }
     }
 
-    /// A request that exceeds its own limit will do so again; one that was stopped for another may succeed later.
+    /// A request that exceeds its own limit will do so again; one that was stopped for another may
+    /// succeed later.
     fn ended(&self, ended: &Ended) -> Refusal {
         let status = match ended {
             Ended::OverLimit { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -98,7 +98,8 @@ impl RequestGroup {
     }
 }
 
-/// The answer to a request that a limit refuses: a status, a text, and `Retry-After` where a later attempt may succeed.
+/// The answer to a request that a limit refuses: a status, a text, and `Retry-After` if a later
+/// attempt may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     status: StatusCode,
@@ -109,7 +110,7 @@ pub struct Refusal {
 impl Refusal {
     fn new(status: StatusCode, retry_after: Duration, text: impl fmt::Display) -> Refusal {
         let is_for_now = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        // Whole seconds, at least one: 0 asks for an attempt at once.
+        // Whole seconds, at least one, because 0 asks for an attempt at once.
         let seconds = retry_after.as_secs().saturating_add(u64::from(retry_after.subsec_nanos() > 0));
         Refusal { status, retry_after: is_for_now.then_some(seconds.max(1)), text: format!("{text}\n") }
     }

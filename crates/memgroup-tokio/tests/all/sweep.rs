@@ -22,7 +22,8 @@ fn frames(count: usize) -> Frames {
     Frames(vec![Bytes::from_static(&[7; 100]); count].into_iter())
 }
 
-/// A handler that reads the body, and holds as much beside it, charge by charge. A refusal is its answer.
+/// A handler that reads the body, and holds as much beside it, charge by charge. A refusal is its
+/// answer.
 #[derive(Clone)]
 struct Handler;
 
@@ -54,7 +55,8 @@ impl Service<Request<ChargedBody<Frames>>> for Handler {
     }
 }
 
-/// Two requests, tasks of a group, blocking work, and a charge that grows. The error is the first answer that is not as without refusals.
+/// Two requests, tasks of a group, blocking work, and a charge that grows. The error is the first
+/// answer that is not as without refusals.
 async fn scenario(hierarchy: &Hierarchy, patience: Duration) -> Result<(), String> {
     let tenants = hierarchy.get_or_create("/tenants").unwrap();
     let (alice, tenant) = (hierarchy.get_or_create("/tenants/alice").unwrap(), tenants.clone());
@@ -89,7 +91,8 @@ async fn scenario(hierarchy: &Hierarchy, patience: Duration) -> Result<(), Strin
     charge.grow(500).timeout(patience).await.map_err(|error| error.to_string())
 }
 
-/// Runs the scenario, checks what it leaves, and runs it again without refusals. Returns whether it failed, and the number of its charges.
+/// Runs the scenario, checks what it leaves, and runs it again without refusals. Returns whether it
+/// failed, and the number of its charges.
 fn run(run: xtask::sweep::Run, patience: Duration) -> (bool, u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // Without stocks each charge can be refused.

@@ -17,7 +17,8 @@ const FRAME: usize = 64 << 10;
 async fn each_byte_of_a_body_counts_once() {
     let (hierarchy, tenants, layer) = tenants(&["alice"]);
     let alice = tenants.child("alice").unwrap();
-    // As an extractor of JSON does: the frames are copied into one buffer, and the text in it is copied out.
+    // As an extractor of JSON does: the frames are copied into one buffer, and the text in it is
+    // copied out.
     let parse = |request: Request<ChargedBody<Frames>>| async move {
         let tenant = request.extensions().get::<RequestGroup>().unwrap().tenant().clone();
         let collected = request.into_body().collect().await.unwrap().to_bytes();
@@ -36,8 +37,8 @@ async fn each_byte_of_a_body_counts_once() {
     let (length, usage) = std::str::from_utf8(&text).unwrap().split_once(' ').unwrap();
     let (length, usage): (u64, u64) = (length.parse().unwrap(), usage.parse().unwrap());
     assert_eq!(length, 10 * MIB);
-    // Twice the body is alive at a time: the frames and the buffer, and then the buffer and its copy.
-    // What slots hold back, and the owners and the list of frames.
+    // Twice the body is alive at a time: the frames and the buffer, and then the buffer and its
+    // copy. What slots hold back, and the owners and the list of frames.
     let small = (64 << 10) + FRAMES as u64 * 512;
     assert!((length..length + small).contains(&usage), "one copy is left, and {usage} bytes are charged");
     let (live, peak) = (2 * length, alice.peak());

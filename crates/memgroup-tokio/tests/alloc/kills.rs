@@ -1,4 +1,5 @@
-//! A tenant within its even share beside one whose closures block threads, and do not stop when they are told.
+//! A tenant within its even share beside one whose closures block threads, and do not stop when
+//! they are told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -50,7 +51,8 @@ fn a_tenant_within_its_even_share_is_not_refused_beside_closures_that_ignore_the
     let is_over = Arc::new(AtomicBool::new(false));
     let stopped = Arc::new(AtomicUsize::new(0));
 
-    // Each closure goes on to its end, whatever its checkpoints say, and also after its request was stopped.
+    // Each closure goes on to its end, whatever its checkpoints say, and also after its request was
+    // stopped.
     let block = |_: Incoming, blocks: usize| async move {
         let group = memgroup::scope::current().expect("the request's group is in force");
         let refused = group.spawn_blocking(move || fill(blocks)).await.unwrap();
