@@ -1,9 +1,11 @@
-//! Corpus: small inputs of a parser, in files, and the inputs that are made of them.
+//! Corpus: small inputs of a parser, in files, and inputs that are made from them.
 //!
-//! The folder `corpus/PARSER` has a file for each input, with a name that says which input it is. A test hands all of them to the parser. Then it
-//! hands over inputs that are made by flipped bits, cuts, copies, and pieces of two files. `CORPUS_INPUTS=100000` makes as many.
+//! The folder `corpus/PARSER` has a file for each input, with a name that describes it. A test
+//! passes all of them to the parser, and then inputs that are made by flipping bits, cutting,
+//! copying, and combining pieces of two files. `CORPUS_INPUTS=100000` makes that many.
 //!
-//! - I1. The inputs of a run depend on the files and on the number of inputs only. So a failure comes back.
+//! - I1. The inputs of a run depend only on the files and on the number of inputs, so a failure can
+//!   be reproduced.
 
 use std::fs;
 use std::ops::Range;
@@ -13,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Watchdog, entries, name};
 
-/// The most bytes of an input that is made.
+/// The most bytes of a generated input.
 const INPUT_MAX: usize = 16 << 10;
 /// Texts at the bounds of numbers, and those that often end a part of an input.
 const TOKENS: &[&str] = &[
@@ -60,7 +62,7 @@ const TOKENS: &[&str] = &[
     "é",
 ];
 
-/// Makes inputs of the files' bytes.
+/// Makes inputs from the files' bytes.
 struct Maker {
     seeds: Vec<Vec<u8>>,
     /// State of a generator of the kind SplitMix64.
@@ -68,7 +70,7 @@ struct Maker {
 }
 
 impl Maker {
-    /// A number below `end`, which is above 0.
+    /// Returns a number below `end`, which must be above 0.
     fn below(&mut self, end: usize) -> usize {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -77,7 +79,7 @@ impl Maker {
         ((mixed ^ (mixed >> 31)) % end as u64) as usize
     }
 
-    /// A piece of so many bytes, mostly a short one.
+    /// Returns a piece of at most `length` bytes, mostly a short one.
     fn piece(&mut self, length: usize) -> Range<usize> {
         let from = self.below(length + 1);
         let most = if self.below(4) == 0 { length } else { 16 };
@@ -123,7 +125,7 @@ impl Maker {
     }
 }
 
-/// Prints the input while a parser panics.
+/// Prints the input if a parser panics.
 struct Shown<'a> {
     parser: &'a str,
     input: &'a [u8],
@@ -141,8 +143,9 @@ fn shown(parser: &str, input: &[u8]) -> String {
     format!("the input, which belongs into corpus/{parser} once it is mended:\nb\"{}\"", input.escape_ascii())
 }
 
-/// Hands each input of `corpus/PARSER` to `parse`, and then `count` inputs that are made of them. `parse` panics for a wrong result; the input is
-/// printed then, and when `parse` makes no progress for a minute.
+/// Passes each input of `corpus/PARSER` to `parse`, and then `count` inputs that are made from
+/// them. `parse` must panic for a wrong result. The input is printed then, and also if `parse`
+/// makes no progress for a minute.
 ///
 /// # Panics
 /// The folder cannot be read or is empty, or `parse` panics.
@@ -160,7 +163,7 @@ fn run_all(parser: &str, seeds: Vec<Vec<u8>>, count: u64, mut parse: impl FnMut(
     let (done, current) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
     let (progress, input, owned) = (Arc::clone(&done), Arc::clone(&current), parser.to_owned());
     let report = move || shown(&owned, &input.lock().unwrap_or_else(PoisonError::into_inner)) + "\n";
-    // ORDERING: Relaxed; the number has no partner.
+    // ORDERING: Relaxed, here and below, because the number publishes nothing else.
     let _watched = Watchdog::new(move || progress.load(Ordering::Relaxed), report);
     let mut one = |input: Vec<u8>| {
         current.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&input);

@@ -1,7 +1,7 @@
 //! Heavy: whether the workspace in `heavy/` must be checked again.
 //!
-//! `.ci/heavy` builds DataFusion, which takes minutes. `heavy/checked` holds the state that it last
-//! passed with: a hash of the files below `heavy/`, and one of the public signatures of the crates
+//! `.ci/heavy` builds DataFusion, which takes minutes. `heavy/checked` has the state with which it
+//! last passed: a hash of the files below `heavy/`, and one of the public signatures of the crates
 //! that they use. A change of the engine that leaves all signatures alone is not tested against
 //! `heavy/` until `.ci/full` runs.
 
@@ -22,7 +22,7 @@ pub fn changed(root: &Path) -> Result<Vec<String>> {
     Ok(if is_same { Vec::new() } else { vec![fault] })
 }
 
-/// Writes the state as checked. Returns whether it was another.
+/// Writes the current state as checked. Returns whether it differs from the previous one.
 pub fn note_checked(root: &Path) -> Result<bool> {
     let is_new = !changed(root)?.is_empty();
     let path = root.join(FILE);
@@ -32,7 +32,7 @@ pub fn note_checked(root: &Path) -> Result<bool> {
 
 const FILE: &str = "heavy/checked";
 
-/// The hashes of the files, and of the signatures.
+/// Returns the hashes of the files and of the signatures.
 fn state(root: &Path) -> Result<String> {
     let (mut sources, mut public) = (Hash::default(), Hash::default());
     let heavy = root.join("heavy");
@@ -50,7 +50,7 @@ fn state(root: &Path) -> Result<String> {
     Ok(format!("files {:016x} signatures {:016x}", sources.0, public.0))
 }
 
-/// The files below `heavy/`, sorted, without build output and without the state itself.
+/// Returns the files below `heavy/`, sorted, without build output and without the state itself.
 fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in entries(folder)? {
@@ -64,7 +64,7 @@ fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Hands on the tokens of all public items, bodies of functions left out.
+/// Passes the tokens of all public items on, without the bodies of functions.
 fn signatures(tokens: &[Token<'_>], each: &mut dyn FnMut(&str)) {
     let mut rest = tokens;
     while let [first, tail @ ..] = rest {
@@ -73,10 +73,10 @@ fn signatures(tokens: &[Token<'_>], each: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Hands on the tokens of the public item that `tokens` begins with. Returns those after it.
+/// Passes the tokens of the public item on that `tokens` begins with. Returns those after it.
 fn signature<'t, 'a>(tokens: &'t [Token<'a>], each: &mut dyn FnMut(&str)) -> &'t [Token<'a>] {
     let starts = |words: &[&str]| tokens[1..].iter().take(2).any(|token| words.contains(&token.text));
-    // Variants and methods of traits are public without the word. A list of names is no body.
+    // Variants and methods of traits are public without the keyword. A list of names is not a body.
     let has_public_braces = starts(&["enum", "trait", "use"]);
     let is_field = tokens.get(2).is_some_and(|token| token.text == ":");
     let (mut depth, mut last) = (0, "");

@@ -1,13 +1,14 @@
 //! Layers: which folder of a crate may import which.
 //!
-//! A folder is a top-level module: `src/stock/` or `src/stock.rs`. An order in `layers.txt` lists the folders of
-//! a crate from the lowest to the highest; a folder imports only folders before it. The root of a crate may
-//! import all, and re-exports and macros at the root count for the folder that they come from. An item that is
-//! defined in the root counts as the folder `lib`, which comes last.
+//! A folder is a top-level module: `src/stock/` or `src/stock.rs`. An order in `layers.txt` lists
+//! the folders of a crate from the lowest to the highest; a folder imports only folders before it.
+//! The root of a crate may import all, and re-exports and macros at the root count for the folder
+//! that they come from. An item that is defined in the root counts as the folder `lib`, which comes
+//! last.
 //!
-//! Imports are the paths that begin with `crate`, `super` or `self`, in `use` and elsewhere, also within the
-//! arguments of macros. Not seen: methods of a type that a folder was given without naming it. Not counted:
-//! tests, models and comments.
+//! Imports are the paths that begin with `crate`, `super` or `self`, in `use` and elsewhere, also
+//! within the arguments of macros. This does not see methods of a type that a folder received
+//! without naming it, and does not count tests, models and comments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ struct Crate {
     imports: Vec<Import>,
 }
 
-/// The imports of the workspace that break an order of `layers.txt`, a message each.
+/// Returns a message for each import of the workspace that breaks an order of `layers.txt`.
 pub fn violations(root: &Path) -> Result<Vec<String>> {
     let orders = orders(&read(&root.join("xtask/layers.txt"))?)?;
     let known = read_crates(root)?;
@@ -44,8 +45,8 @@ pub fn violations(root: &Path) -> Result<Vec<String>> {
     Ok(ordered.flatten().collect())
 }
 
-/// The state of each crate: its order, or an order that would hold, or its cycles. `all` lists the imports that
-/// make a cycle.
+/// Returns the state of each crate: its order, an order that would hold, or its cycles. `all` lists
+/// the imports that make a cycle.
 pub fn report(root: &Path, all: bool) -> Result<String> {
     let orders = orders(&read(&root.join("xtask/layers.txt"))?)?;
     let line = |krate: &Crate| match orders.get(&krate.name) {
@@ -89,7 +90,8 @@ impl Crate {
                 Some(folder) => at_root.extend(exported_macros(&tokens).map(|name| (name, folder.clone()))),
             }
         }
-        // A name of the root is a folder, or comes from a folder, or from another crate, or is the root's own.
+        // A name of the root is a folder, comes from a folder or another crate, or is the root's
+        // own.
         let folder_of = |name: String| match at_root.get(&name) {
             _ if folders.contains(&name) => Some(name),
             Some(origin) => folders.get(origin).cloned(),
@@ -110,7 +112,7 @@ impl Crate {
         Self { name, folders, imports }
     }
 
-    /// The faults against an order, a line each, and the order behind them.
+    /// Returns a line for each fault against an order, followed by the order.
     fn violations(&self, order: &[String]) -> Vec<String> {
         let place = |folder: &str| order.iter().position(|name| name == folder);
         let missing = self.folders.iter().filter(|folder| place(folder).is_none());
@@ -134,7 +136,8 @@ impl Crate {
         faults
     }
 
-    /// An order that holds, or the folders in cycles and with `all` the imports that make them.
+    /// Returns an order that holds, or the folders in cycles and, with `all`, the imports that make
+    /// them.
     fn derived_order(&self, all: bool) -> String {
         let circular: Vec<_> =
             self.imports.iter().filter(|import| self.leads(&import.to, &import.from)).collect();
@@ -158,7 +161,7 @@ impl Crate {
         format!("this one holds: {}", order.join(" "))
     }
 
-    /// Whether imports lead from one folder to another, over any number of folders.
+    /// Returns whether imports lead from one folder to another, over any number of folders.
     fn leads(&self, from: &str, to: &str) -> bool {
         let (mut reached, mut open) = (BTreeSet::from([from]), vec![from]);
         while let Some(folder) = open.pop() {
@@ -170,7 +173,7 @@ impl Crate {
     }
 }
 
-/// The names that the root of a crate imports, and the first part of the path that each comes from.
+/// Returns the names that the root of a crate imports, and the first part of each one's path.
 fn reexports(tokens: &[Token]) -> Vec<(String, String)> {
     let uses = (0..tokens.len()).filter(|&at| tokens[at].text == "use");
     let paths = uses.flat_map(|at| paths(&tokens[at + 1..]).0);
@@ -183,7 +186,7 @@ fn reexports(tokens: &[Token]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The macros that a file defines at the root of its crate.
+/// Returns the macros that a file defines at the root of its crate.
 fn exported_macros(tokens: &[Token]) -> impl Iterator<Item = String> {
     let definitions = tokens.windows(5).filter(|window| {
         let texts = [0, 1, 2, 3].map(|at| window[at].text);
@@ -192,7 +195,7 @@ fn exported_macros(tokens: &[Token]) -> impl Iterator<Item = String> {
     definitions.map(|window| window[4].text.to_owned())
 }
 
-/// The names of the crate's root that a file's paths lead to, with their lines.
+/// Returns the names of the crate's root that a file's paths lead to, with their lines.
 fn root_names(module: &[String], tokens: &[Token]) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     let mut depth = 0;
@@ -228,8 +231,9 @@ fn root_names(module: &[String], tokens: &[Token]) -> Vec<(usize, String)> {
     names
 }
 
-/// The paths that tokens begin with, one for each leaf of a `use` tree, with the line of its last part. A name
-/// after `as` stands as one more part. The second value is the number of tokens read.
+/// Returns the paths that `tokens` begin with, one for each leaf of a `use` tree, with the line of
+/// its last part. A name after `as` is one more part. The second value is the number of tokens
+/// read.
 fn paths<'a>(tokens: &[Token<'a>]) -> (Vec<(usize, Vec<&'a str>)>, usize) {
     let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token| token.text == text);
     let (mut path, mut at) = (Vec::new(), 0);
@@ -271,7 +275,7 @@ mod tests {
 
     const ORDER: &str = "# lowest first\nkrate: low middle high\n";
 
-    /// A crate of four files in which only `low` is given.
+    /// A crate of four files, of which only `low` varies.
     fn krate(low: &str) -> Crate {
         let file = |module: &[&str], text: &str| File {
             path: PathBuf::from(format!(

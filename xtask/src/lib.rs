@@ -1,5 +1,6 @@
-//! The project's own checks, which `.ci/run` calls, and helpers of its tests: the watchdog, the corpus of inputs, and the sweep of refusals. They
-//! need no crate but the standard library and `serde_json`.
+//! The project's own checks, which `.ci/run` calls, and helpers of its tests: the watchdog, the
+//! corpus of inputs, and the sweep of refusals. They need only the standard library and
+//! `serde_json`.
 //!
 //! ```text
 //! cargo run -p xtask -- lines     production lines of each crate

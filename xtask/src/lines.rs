@@ -1,4 +1,5 @@
-//! Production lines: those with code that a production build compiles. No tests, models, comments or blank lines.
+//! Production lines: those with code that a production build compiles, without tests, models,
+//! comments and blank lines.
 
 use std::collections::BTreeSet;
 use std::path::Path;

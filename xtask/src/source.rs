@@ -1,6 +1,8 @@
-//! Rust sources as tokens with line numbers, and the parts of them that a production build compiles.
+//! Rust sources as tokens with line numbers, and the parts of them that a production build
+//! compiles.
 //!
-//! A parser of the whole language would not look into the arguments of macros, where `layers` finds paths.
+//! A parser of the whole language would not look into the arguments of macros, where `layers` finds
+//! paths.
 
 use std::path::{Path, PathBuf};
 
@@ -57,7 +59,7 @@ fn first_token(rest: &str, first: char) -> (Kind, usize) {
     }
 }
 
-/// Length of the string or character that `rest` begins with, if it begins with one.
+/// Returns the length of the string or character that `rest` begins with, if it begins with one.
 fn literal_length(rest: &str) -> Option<usize> {
     let prefix = ["br", "cr", "b", "c", "r", ""].into_iter().find(|prefix| rest.starts_with(prefix))?;
     let body = &rest[prefix.len()..];
@@ -101,7 +103,7 @@ fn block_comment_length(rest: &str) -> usize {
     }
 }
 
-/// The tokens that a production build compiles: no comments, no tests, no models.
+/// Returns the tokens that a production build compiles, without comments, tests and models.
 pub(crate) fn production(source: &str) -> Vec<Token<'_>> {
     let mut all = tokens(source);
     all.retain(|token| token.kind != Kind::Comment);
@@ -122,7 +124,7 @@ pub(crate) fn production(source: &str) -> Vec<Token<'_>> {
     kept
 }
 
-/// Number of tokens of the attribute that `tokens` begins with, or 0.
+/// Returns the number of tokens of the attribute that `tokens` begins with, or 0.
 fn attribute_length(tokens: &[Token]) -> usize {
     let open = match tokens {
         [hash, open, ..] if hash.text == "#" && open.text == "[" => 1,
@@ -132,7 +134,7 @@ fn attribute_length(tokens: &[Token]) -> usize {
     open + group_length(&tokens[open..])
 }
 
-/// Number of tokens from an opening bracket to its partner.
+/// Returns the number of tokens from an opening bracket to its partner.
 fn group_length(tokens: &[Token]) -> usize {
     let mut depth = 0;
     let end = tokens.iter().position(|token| {
@@ -151,7 +153,8 @@ pub(crate) fn nesting(token: &Token) -> i32 {
     }
 }
 
-/// Number of tokens of the item, statement, field or expression that an attribute stands before.
+/// Returns the number of tokens of the item, statement, field or expression that follows an
+/// attribute.
 fn item_length(tokens: &[Token]) -> usize {
     const ITEMS: [&str; 14] = [
         "pub", "mod", "use", "fn", "struct", "enum", "impl", "trait", "const", "static", "type", "unsafe",
@@ -161,7 +164,7 @@ fn item_length(tokens: &[Token]) -> usize {
     while attribute_length(&tokens[at..]) > 0 {
         at += attribute_length(&tokens[at..]);
     }
-    // In an item a comma may stand between type parameters, and ends nothing.
+    // In an item, a comma may be between type parameters, and does not end the item.
     let is_item = tokens.get(at).is_some_and(|token| ITEMS.contains(&token.text));
     let mut depth = 0;
     for token in &tokens[at..] {
@@ -178,7 +181,7 @@ fn item_length(tokens: &[Token]) -> usize {
     at
 }
 
-/// Whether an attribute keeps its item out of a production build.
+/// Returns whether an attribute keeps its item out of a production build.
 fn is_left_out(attribute: &[Token]) -> bool {
     let at = attribute.iter().position(|token| token.text == "[").map_or(0, |open| open + 1);
     match &attribute[at..] {
@@ -190,7 +193,8 @@ fn is_left_out(attribute: &[Token]) -> bool {
     }
 }
 
-/// The value of a predicate of `cfg` in a production build, if it has only one, and the tokens after it.
+/// Returns the value of a predicate of `cfg` in a production build, if it has only one, and the
+/// tokens after it.
 fn predicate_value<'t, 'a>(tokens: &'t [Token<'a>]) -> (Option<bool>, &'t [Token<'a>]) {
     let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token| token.text == text);
     if is(1, "(") {
@@ -225,7 +229,8 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
-/// The files of the crate in a folder, found as the compiler finds them: from the root by `mod name;`.
+/// Returns the files of the crate in a folder. They are found as the compiler finds them, from the
+/// root by `mod name;`.
 pub(crate) fn files(folder: &Path) -> Result<Vec<File>> {
     let roots = ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root));
     let mut open: Vec<_> =

@@ -1,8 +1,10 @@
-//! Sweep: repeats a scenario, and has its first charge refused, then its second, and so on to its end.
+//! Sweep: repeats a scenario while its first charge is refused, then its second, and so on to its
+//! end.
 //!
-//! An error path that no test runs will be wrong sooner or later. A sweep runs all of them. The scenario has the charges refused that the
-//! [`Run`] names, checks that it ended as it must, and returns how many charges it made. Charges stand for anything that can be counted and refused,
-//! such as the mappings or the threads that a scenario asks for.
+//! An error path that no test runs will be wrong sooner or later. A sweep runs all of them. The
+//! scenario arranges that the charges in the [`Run`] are refused, checks that it ended correctly,
+//! and returns how many charges it made. Charges stand for anything that can be counted and
+//! refused, such as the mappings or the threads that a scenario requests.
 //!
 //! ```text
 //! cargo test sweep                        32 numbers of each scenario, spread over it
@@ -11,9 +13,10 @@
 //! ```
 //!
 //! - I1. A number is tried in both forms: refused once, and from then on.
-//! - I2. With `all`, a form ends with the first run that has fewer charges than its number, so that it also finds the end of a scenario whose
-//!   number of charges varies.
-//! - I3. The name of a sweep's test has the word `sweep` in it, so that one command finds all of them.
+//! - I2. With `all`, a form ends with the first run that has fewer charges than its number, so that
+//!   it also finds the end of a scenario whose number of charges varies.
+//! - I3. The name of a sweep's test has the word `sweep` in it, so that one command finds all of
+//!   them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -29,12 +32,12 @@ use crate::Watchdog;
 const NUMBERS: &str = "MEMGROUP_SWEEP";
 /// Set in a child process: its one run.
 const CHILD: &str = "MEMGROUP_SWEEP_CHILD";
-/// How many numbers a sweep tries unless told otherwise.
+/// How many numbers a sweep tries by default.
 const SPREAD: u64 = 32;
-/// Before the number of charges, in the output of a child process.
+/// Precedes the number of charges in the output of a child process.
 const DREW: &str = "sweep: a run ended, its charges: ";
 
-/// For how long charges are refused.
+/// How long charges are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// One charge is refused.
@@ -48,7 +51,7 @@ pub enum Form {
 pub struct Run {
     /// The number of the first charge that is refused, from 1. With 0 none is refused.
     pub number: u64,
-    /// For how long.
+    /// How long charges are refused.
     pub form: Form,
 }
 
@@ -56,7 +59,8 @@ impl Run {
     /// The first run, which counts the charges.
     const COUNTING: Run = Run { number: 0, form: Form::Once };
 
-    /// The numbers of the charges that the scenario must refuse, for `Group::inject_failures_at`. Charges have numbers from 1.
+    /// The numbers of the charges that the scenario must refuse, for `Group::inject_failures_at`.
+    /// Charges have numbers from 1.
     pub fn refused(&self) -> RangeInclusive<u64> {
         match (self.number, self.form) {
             (number, Form::Once) => number..=number,
@@ -65,12 +69,12 @@ impl Run {
         }
     }
 
-    /// Whether any charge is refused in a run that has so many.
+    /// Returns whether any charge is refused in a run with `charges` charges.
     pub fn refuses_any_of(&self, charges: u64) -> bool {
         (1..=charges).contains(&self.number)
     }
 
-    /// The run of a text such as `17:on`.
+    /// Parses a text such as `17:on`.
     fn parse(text: &str) -> Option<Run> {
         let (number, form) = text.split_once(':')?;
         let form = match form {
@@ -89,10 +93,11 @@ impl fmt::Display for Run {
     }
 }
 
-/// Runs `scenario` once without a refusal, and then with each number that is tried, in this process.
+/// Runs `scenario` once without a refusal, and then with each number that is tried, in this
+/// process.
 ///
-/// The scenario makes what it needs anew in each run, panics where it did not end as it must, and returns the number of its charges. It must end each
-/// time: a watchdog ends a run that hangs.
+/// The scenario must create what it needs in each run, panic if it did not end correctly, and
+/// return the number of its charges. It must end each time; a watchdog ends a run that hangs.
 ///
 /// # Panics
 /// In the end, with all numbers for which the scenario panicked.
@@ -103,13 +108,14 @@ pub fn sweep(name: &str, mut scenario: impl FnMut(Run) -> u64) {
     });
 }
 
-/// Runs `scenario` as [`sweep`] does, with each refusal in a process of its own. For scenarios in which a crash, an abort or a state of the whole
-/// process would hide what went wrong.
+/// Runs `scenario` as [`sweep`] does, with each refusal in a process of its own. This is for
+/// scenarios in which a crash, an abort or a state of the whole process would hide what went wrong.
 ///
-/// `test` is the full name of the calling test, such as `sweep::queries`: the process runs its own program again with that test alone.
+/// `test` is the full name of the calling test, such as `sweep::queries`, because the process runs
+/// its own program again with only that test.
 ///
 /// # Panics
-/// As [`sweep`] does; also where `test` is not the name of the calling test.
+/// Panics as [`sweep`] does, and if `test` is not the name of the calling test.
 pub fn sweep_in_children(test: &str, scenario: impl FnOnce(Run) -> u64) {
     if let Ok(run) = std::env::var(CHILD) {
         let run = Run::parse(&run).unwrap_or_else(|| panic!("{CHILD}={run}: it must be as in 17:once"));
@@ -160,7 +166,7 @@ fn parse_selection(text: &str) -> Option<Selection> {
     }
 }
 
-/// About `SPREAD` numbers from 1 to `charges`, the first and the last among them.
+/// Returns about `SPREAD` numbers from 1 to `charges`, including the first and the last.
 fn spread(charges: u64) -> Vec<u64> {
     let tried = SPREAD.min(charges);
     (0..tried).map(|at| 1 + at * (charges - 1) / (tried - 1).max(1)).collect()
@@ -171,14 +177,15 @@ fn sweep_by(name: &str, selection: &Selection, mut run: impl FnMut(Run) -> Resul
     let now = Arc::new(Mutex::new(Run::COUNTING));
     let watchdog = {
         let (runs, now, name) = (Arc::clone(&runs), Arc::clone(&now), name.to_owned());
-        // ORDERING: Relaxed, here and below; a count that the watchdog compares with itself.
+        // ORDERING: Relaxed, here and below, because the watchdog compares the count only with
+        // itself.
         let progress = move || runs.load(Ordering::Relaxed);
         Watchdog::new(progress, move || {
             format!("sweep {name}, run {}\n", now.lock().unwrap_or_else(PoisonError::into_inner))
         })
     };
     let mut faults = Vec::new();
-    // Returns the number of charges; `None` where the run failed.
+    // Returns the number of charges, or `None` if the run failed.
     let mut attempt = |next: Run| {
         *now.lock().unwrap_or_else(PoisonError::into_inner) = next;
         let outcome = run(next);
@@ -208,7 +215,8 @@ fn sweep_by(name: &str, selection: &Selection, mut run: impl FnMut(Run) -> Resul
         Selection::All => {
             let charges = attempt(Run::COUNTING).unwrap_or(0);
             for form in forms {
-                // A run that failed returns no count: those of the first run are tried in any case.
+                // A run that failed returns no count, but the charges of the first run are tried in
+                // any case.
                 let tried = |number| Run { number, form };
                 (1..)
                     .map(tried)
@@ -244,7 +252,7 @@ fn tail(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A scenario of ten charges that ends at the first refusal, or goes on if it `retries`.
+    /// A scenario of ten charges that ends at the first refusal, or continues if it `retries`.
     fn scenario(run: Run, retries: bool) -> u64 {
         let (mut drawn, mut made) = (0, 0);
         while made < 10 {

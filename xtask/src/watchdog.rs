@@ -1,13 +1,15 @@
-//! Watchdog of a test: ends the process when an operation makes no progress for a minute, and names the operation.
+//! Watchdog of a test: ends the process when an operation makes no progress for a minute, and names
+//! the operation.
 //!
-//! A test that waits for an end which never comes cannot fail by itself.
+//! A test that waits for something that never happens cannot fail by itself.
 
 use std::io::Write as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Looks without progress until an operation is stuck, and the time between two. They add up to far more than a busy machine takes.
+/// How many checks without progress mean that an operation is stuck, and the time between two of
+/// them. They add up to far more than a busy machine takes.
 const LOOKS: u32 = 60;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -19,12 +21,13 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches an operation that makes progress only by its end.
+    /// Watches an operation whose only progress is its end.
     pub fn over(operation: &'static str) -> Watchdog {
         Watchdog::new(|| 0, move || format!("{operation}\n"))
     }
 
-    /// Watches an operation. The process ends with the `report` when the number `progress` stays the same for a minute.
+    /// Watches an operation. The process ends with the `report` when the number `progress` stays
+    /// the same for a minute.
     pub fn new(
         progress: impl Fn() -> u64 + Send + 'static,
         report: impl Fn() -> String + Send + 'static,
@@ -50,7 +53,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Returns `true` after so many looks without progress, and `false` when the sender is dropped.
+/// Returns `true` after that many checks without progress, and `false` when the sender is dropped.
 fn is_stuck(end: &Receiver<()>, pause: Duration, progress: impl Fn() -> u64) -> bool {
     let (mut last, mut looks) = (progress(), 0);
     while looks < LOOKS {

@@ -9,16 +9,16 @@ use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::flight;
-use crate::usage::ExecutorUsage;
+use crate::flight::ExecutorUsage;
 
-/// Whether an executor answers.
+/// Whether an executor answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It sent its figures.
+    /// The executor sent its figures.
     Now,
-    /// It is registered and did not answer; the error.
+    /// The executor is registered, but did not answer: the error.
     Silent(String),
-    /// It is no longer registered.
+    /// The executor is no longer registered.
     Gone,
 }
 
@@ -34,12 +34,13 @@ pub struct Executor {
 /// The figures of all executors that a scheduler has seen, by their ids. Printed, it is a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterUsage {
-    /// The executors. One that is lost keeps its last figures.
+    /// The executors. A lost executor keeps its last figures.
     pub executors: BTreeMap<String, Executor>,
 }
 
 impl ClusterUsage {
-    /// Asks all registered executors for their figures, at the same time. An executor that is lost keeps its last ones.
+    /// Asks all registered executors for their figures at the same time. A lost executor keeps its
+    /// last ones.
     pub async fn collect(&mut self, cluster: &dyn ClusterState) {
         let registered = cluster.registered_executor_metadata().await;
         for (id, executor) in &mut self.executors {
@@ -63,7 +64,8 @@ impl ClusterUsage {
         }
     }
 
-    /// The most bytes that a tenant held at one time on each executor, by the executors' ids.
+    /// Returns the most bytes that a tenant held at one time on each executor, by the executors'
+    /// ids.
     pub fn peaks<'u>(&'u self, tenant: &'u str) -> impl Iterator<Item = (&'u str, u64)> {
         self.executors
             .iter()
@@ -74,13 +76,14 @@ impl ClusterUsage {
 /// Asks an executor for its tenants' figures, at the address of its Arrow Flight service.
 ///
 /// # Errors
-/// The executor does not answer within Ballista's time for a connection, or was not set up by [`tenant_executor`](crate::tenant_executor).
+/// The executor does not answer within Ballista's timeout for a connection, or was not set up by
+/// [`tenant_executor`](crate::tenant_executor).
 pub async fn ask(url: &str) -> Result<ExecutorUsage, Box<dyn std::error::Error + Send + Sync>> {
     let endpoint = create_grpc_client_endpoint(url.to_owned(), Some(&GrpcClientConfig::default()))?;
     flight::ask(endpoint.connect().await?).await
 }
 
-/// Bytes as a table has them.
+/// Bytes in the format of the table.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

@@ -1,6 +1,7 @@
 //! Connections of an executor to others, kept for the next task.
 //!
-//! Ballista gives its own engine such a pool, which a program cannot make. An engine around that one needs this one instead.
+//! Ballista gives its own engine such a pool, which a program cannot create. An engine that wraps
+//! Ballista's needs this one instead.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ use ballista_core::utils::GrpcClientConfig;
 /// The address of an executor, and the settings of connections to it.
 type Key = (String, u16, GrpcClientConfig);
 
-/// Idle connections, and since when each is. The newest is last.
+/// Idle connections, and since when each is idle. The newest is last.
 type Idle = HashMap<Key, Vec<(BallistaClient, Instant)>>;
 
 /// Idle connections.
@@ -25,7 +26,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Each connection is closed once it was idle for so long and another one is asked for.
+    /// A connection that has been idle for this long is closed when another one is requested.
     pub(crate) fn new(idle_most: Duration) -> Connections {
         Connections { idle: Arc::default(), idle_most }
     }
@@ -40,7 +41,7 @@ impl Connections {
         idle
     }
 
-    /// The newest idle connection to an address.
+    /// Takes the newest idle connection to an address.
     fn take(&self, key: &Key) -> Option<BallistaClient> {
         self.close_old().get_mut(key)?.pop().map(|(client, _)| client)
     }
@@ -118,7 +119,7 @@ mod tests {
         let connect = async |connections: &Connections| {
             let ip = address.ip().to_string();
             loop {
-                // The server may not listen yet.
+                // The server may not be listening yet.
                 match connections.acquire(&ip, address.port(), &config, None).await {
                     Ok(client) => return client,
                     Err(error) => assert!(!served.is_finished(), "{error}"),

@@ -1,11 +1,11 @@
-//! Why an executor cannot have its tenants, or a session its group.
+//! The reasons why an executor cannot have its tenants, or a session its group.
 
 use std::io;
 use std::path::PathBuf;
 
 use memgroup::{ApplyError, GroupError};
 
-/// Why an executor cannot have its tenants, or a session its group.
+/// The reason why an executor cannot have its tenants, or a session its group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TenantError {

@@ -16,18 +16,21 @@ use crate::flight;
 use crate::options::with_tenant_options;
 use crate::tenants::Tenants;
 
-/// Settings of an executor with tasks that charge the groups of their sessions' tenants. Its Arrow Flight service tells the tenants' figures.
+/// Returns settings of an executor with tasks that charge the groups of their sessions' tenants.
+/// Its Arrow Flight service returns the tenants' figures.
 ///
-/// Each task is fitted to the least limit of its session's group and those above. It has fewer rows a batch than its configuration says, and its sorts
-/// reserve fewer bytes for their merges.
+/// Each task is fitted to the lowest limit of its session's group and those above. It has fewer
+/// rows in a batch than its configuration says, and its sorts reserve fewer bytes for their merges.
 ///
-/// If `config` has a producer of runtimes or of configurations, or an engine, the result wraps it. [`ExecutorProcessConfig::memory_pool_size`] becomes
-/// `Some(0)`: for any other value Ballista replaces the pool of each runtime. If `config` has an Arrow Flight service, it is kept as it is, and the
-/// figures are not told.
+/// If `config` has a producer of runtimes or of configurations, or an engine, the result wraps it.
+/// [`ExecutorProcessConfig::memory_pool_size`] becomes `Some(0)`: for any other value Ballista
+/// replaces the pool of each runtime. If `config` has an Arrow Flight service, it stays as it is,
+/// and the figures are not available.
 ///
 /// # Security
-/// The action `memgroup.usage` needs no right, as all of Ballista's own actions on that port: it tells the names and figures of all tenants to anybody
-/// who reaches it. Let only the scheduler and the other executors reach it.
+/// Like all of Ballista's own actions on that port, the action `memgroup.usage` needs no right: it
+/// shows the names and figures of all tenants to anybody who can reach it. Make sure that only the
+/// scheduler and the other executors can.
 #[must_use]
 pub fn tenant_executor(tenants: &Tenants, config: ExecutorProcessConfig) -> ExecutorProcessConfig {
     let work_dir = config.work_dir.clone();
@@ -62,7 +65,7 @@ pub fn tenant_executor(tenants: &Tenants, config: ExecutorProcessConfig) -> Exec
     }
 }
 
-/// Ballista's engine. It keeps connections for so many seconds, none for zero.
+/// Ballista's engine. It keeps connections for `seconds` seconds, or none for zero.
 fn own_engine(client_ttl: u64) -> DefaultExecutionEngine {
     match client_ttl {
         0 => DefaultExecutionEngine::new(),
@@ -73,7 +76,7 @@ fn own_engine(client_ttl: u64) -> DefaultExecutionEngine {
     }
 }
 
-/// Settings of a scheduler that hands the tenant of each session on to the executors.
+/// Returns settings of a scheduler that passes the tenant of each session on to the executors.
 #[must_use]
 pub fn tenant_scheduler(config: SchedulerConfig) -> SchedulerConfig {
     SchedulerConfig {

@@ -1,7 +1,8 @@
 //! Tasks that fit the memory of their session's group.
 //!
-//! The scheduler makes a plan, and cannot know the memory of an executor's groups. Its partitions and joins are fixed when a task arrives. Operators read the
-//! rows of a batch and the reservations of sorts from the task's configuration when they begin, so the executor fits those.
+//! The scheduler makes a plan without knowing the memory of an executor's groups, and partitions
+//! and joins are fixed when a task arrives. Operators read the rows of a batch and the reservations
+//! of sorts from the task's configuration when they start, so the executor fits those.
 
 use std::any::Any;
 use std::fmt;
@@ -21,7 +22,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use memgroup_datafusion::{compact_views, fit_config};
 
-use crate::session_pool::SessionPool;
+use crate::tenants::SessionPool;
 
 /// An engine with tasks that fit their memory.
 pub(crate) struct FittingEngine {
@@ -42,7 +43,8 @@ impl ExecutionEngine for FittingEngine {
         config: &SessionConfig,
     ) -> Result<Arc<dyn QueryStageExecutor>> {
         let ids = global_output_partition_ids;
-        // Ballista looks for these statistics below nodes that it knows, and fails a job without them.
+        // Ballista looks for these statistics below nodes that it knows, and fails a job that lacks
+        // them.
         let has_statistics = plan.exists(|node| Ok(node.is::<RuntimeStatsExec>()))?;
         let plan = if has_statistics { plan } else { compact_views(plan)? };
         let stage =
@@ -59,7 +61,7 @@ struct FittedStage {
 }
 
 impl FittedStage {
-    /// The same context. Its configuration fits the limits of the session.
+    /// Returns the same context with a configuration that fits the limits of the session.
     fn fitted(&self, context: Arc<TaskContext>) -> Arc<TaskContext> {
         let pool: &dyn Any = &**context.memory_pool();
         let Some(bytes) = pool.downcast_ref().and_then(SessionPool::limit) else {

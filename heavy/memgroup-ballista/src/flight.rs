@@ -1,7 +1,7 @@
-//! An executor's Arrow Flight service that also tells its tenants' figures.
+//! The figures of an executor's tenants, and its Arrow Flight service, which also returns them.
 //!
-//! The scheduler knows each executor's address for Arrow Flight, so no further port is needed. The figures are the answer to one more action; all
-//! other calls are those of Ballista's own service.
+//! The scheduler knows each executor's address for Arrow Flight, so no further port is needed. The
+//! figures are the answer to one more action; all other calls go to Ballista's own service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,10 +18,58 @@ use ballista_executor::ArrowFlightServerProvider;
 use ballista_executor::flight_service::BallistaFlightService;
 use ballista_executor::shutdown::Shutdown;
 use memgroup::Hierarchy;
+use serde::{Deserialize, Serialize};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::usage::ExecutorUsage;
+use crate::tenants::TENANTS;
+
+/// The figures of one tenant on one executor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantUsage {
+    /// The name of the tenant's group.
+    pub tenant: String,
+    /// Bytes that its sessions hold.
+    pub usage_bytes: u64,
+    /// The most bytes at one time, including prepaid bytes.
+    pub peak_bytes: u64,
+    /// The tenant's limit on this executor, or `None` if it has none.
+    pub max_bytes: Option<u64>,
+    /// Charges that the tenant's limit refused.
+    pub refusals: u64,
+    /// Sessions with a runtime on this executor.
+    pub sessions: usize,
+}
+
+/// The figures of all tenants on one executor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorUsage {
+    /// The tenants, in the order of their names.
+    pub tenants: Vec<TenantUsage>,
+}
+
+impl ExecutorUsage {
+    /// Returns the current figures of the tenants below [`TENANTS`].
+    pub fn of(hierarchy: &Hierarchy) -> ExecutorUsage {
+        let snapshot = hierarchy.snapshot();
+        let parent = snapshot.groups.iter().position(|group| group.path == TENANTS);
+        let tenants = parent.into_iter().flat_map(|parent| snapshot.children(parent));
+        let of_group = |group: &memgroup::GroupSnapshot| TenantUsage {
+            tenant: group.name.clone(),
+            usage_bytes: group.usage_exact_bytes,
+            peak_bytes: group.peak_bytes,
+            max_bytes: group.limits.max_bytes,
+            refusals: group.refusals,
+            sessions: group.descendants,
+        };
+        ExecutorUsage { tenants: tenants.filter(|group| group.online).map(of_group).collect() }
+    }
+
+    /// Returns the figures of one tenant.
+    pub fn tenant(&self, name: &str) -> Option<&TenantUsage> {
+        self.tenants.iter().find(|tenant| tenant.tenant == name)
+    }
+}
 
 /// The action that is answered with the figures, as JSON.
 const ACTION: &str = "memgroup.usage";
@@ -91,7 +139,7 @@ impl FlightService for UsageService {
     }
 }
 
-/// Starts the service as Ballista starts its own, with the same bounds of messages.
+/// Starts the service as Ballista starts its own, with the same bounds on messages.
 pub(crate) fn provider(
     hierarchy: Hierarchy,
     max_encoding: usize,

@@ -4,12 +4,14 @@
 //!
 //! # Layers
 //!
-//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own line:
+//! For readers of the source. A module imports only modules of earlier lines, or earlier in its own
+//! line:
 //!
 //! - `options`, `error`: the tenant in the configuration; errors.
-//! - `session_pool`, `tenants`: the pool of one session; the groups and runtimes of an executor.
+//! - `tenants`: the pool of one session; the groups and runtimes of an executor.
 //! - `fit`, `connections`: tasks that fit their memory; connections to other executors.
-//! - `usage`, `flight`, `cluster`: figures of an executor, on their way, and of all executors.
+//! - `flight`, `cluster`: figures of an executor and how they are sent, and figures of all
+//!   executors.
 //! - `executor`: the settings of Ballista's processes.
 
 #![forbid(unsafe_code)]
@@ -21,14 +23,11 @@ mod executor;
 mod fit;
 mod flight;
 mod options;
-mod session_pool;
 mod tenants;
-mod usage;
 
 pub use cluster::{Answer, ClusterUsage, Executor, ask};
 pub use error::TenantError;
 pub use executor::{tenant_executor, tenant_scheduler};
+pub use flight::{ExecutorUsage, TenantUsage};
 pub use options::{TENANT_KEY, TenantOptions, with_tenant_options};
-pub use session_pool::SessionPool;
-pub use tenants::{TENANTS, Tenants, read_tree};
-pub use usage::{ExecutorUsage, TenantUsage};
+pub use tenants::{SessionPool, TENANTS, Tenants, read_tree};

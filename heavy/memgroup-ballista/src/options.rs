@@ -1,7 +1,8 @@
 //! The session's tenant, in Ballista's session configuration.
 //!
-//! Ballista sends the entries of a client's configuration to the scheduler and to each executor as keys and values. A process that does not know the
-//! extension drops them without an error. So [`with_tenant_options`] goes around the configuration of every process.
+//! Ballista sends the entries of a client's configuration to the scheduler and to each executor as
+//! keys and values. A process that does not know the extension drops them without an error, so
+//! [`with_tenant_options`] must wrap the configuration of every process.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -26,24 +27,25 @@ pub const TENANT_KEY: &str = "memgroup.tenant";
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantOptions {
-    /// Name of the tenant's group; empty for none.
+    /// Name of the tenant's group, or empty for none.
     tenant: String,
 }
 
 impl TenantOptions {
-    /// The options of this tenant's sessions.
+    /// Returns the options of this tenant's sessions.
     pub fn of(tenant: impl Into<String>) -> TenantOptions {
         TenantOptions { tenant: tenant.into() }
     }
 
-    /// The tenant that a configuration names.
+    /// Returns the tenant that a configuration names.
     pub fn tenant_of(config: &SessionConfig) -> Option<&str> {
         let options = config.options().extensions.get::<TenantOptions>()?;
         (!options.tenant.is_empty()).then_some(options.tenant.as_str())
     }
 }
 
-// By hand: the macro of DataFusion leaves the prefix out of the keys, and Ballista could not set them elsewhere.
+// Written by hand, because DataFusion's macro omits the prefix of the keys, and Ballista could not
+// set them elsewhere.
 impl ExtensionOptions for TenantOptions {
     fn as_any(&self) -> &dyn Any {
         self
@@ -78,7 +80,8 @@ impl ConfigExtension for TenantOptions {
     const PREFIX: &'static str = "memgroup";
 }
 
-/// Wraps the producer of configurations of a scheduler or an executor, so that they know the tenant's key. `None` stands for Ballista's own.
+/// Wraps the producer of configurations of a scheduler or an executor, so that they know the
+/// tenant's key. `None` stands for Ballista's own.
 pub fn with_tenant_options(producer: Option<ConfigProducer>) -> ConfigProducer {
     let producer = producer.unwrap_or_else(|| Arc::new(default_config_producer));
     Arc::new(move || producer().with_option_extension(TenantOptions::default()))

@@ -44,7 +44,8 @@ impl Executor {
         tenant_executor(&self.tenants, config).override_execution_engine.unwrap()
     }
 
-    /// Runs a query as one stage, which the scheduler has planned. Returns its rows, and the number of operators with metrics.
+    /// Runs a query as one stage, which the scheduler has planned. Returns its rows, and the number
+    /// of operators with metrics.
     async fn run(
         &self,
         engine: &dyn ExecutionEngine,
@@ -83,7 +84,8 @@ async fn a_sort_ends_within_limits_that_refuse_it_otherwise() {
     }
 }
 
-/// An engine that notes the plan, the rows of a batch and the reservation of sorts, and runs nothing.
+/// An engine that notes the plan, the rows of a batch and the reservation of sorts, and runs
+/// nothing.
 #[derive(Clone, Debug, Default)]
 struct Notes {
     plan: Arc<Mutex<String>>,

@@ -1,13 +1,18 @@
-//! A growth of 1 MiB and its shrinkage, with DataFusion's pools and with a pool of a group three levels deep.
+//! A growth of 1 MiB and its shrinkage, with DataFusion's pools and with a pool of a group three
+//! levels deep.
 //!
-//! `cargo run --release -p memgroup-datafusion --example pool_cost`. The figures are nanoseconds of a pair of `try_grow` and `shrink` of a
-//! `MemoryReservation`. They contain the reservation's own two atomic operations and its two calls of the pool: the row `no pool` has these alone.
-//! The row `the group alone` is a charge and an uncharge without DataFusion, and has no consumer. Up to four threads count the bytes of a consumer
-//! by stores, and all others by atomic additions. In the row `GroupPool, 5th thread` four others have grown each consumer first.
+//! `cargo run --release -p memgroup-datafusion --example pool_cost`. The figures are nanoseconds of
+//! a pair of `try_grow` and `shrink` of a `MemoryReservation`. They contain the reservation's own
+//! two atomic operations and its two calls of the pool: the row `no pool` has these alone. The row
+//! `the group alone` is a charge and an uncharge without DataFusion, and has no consumer. Up to
+//! four threads count the bytes of a consumer by stores, and all others by atomic additions. In the
+//! row `GroupPool, 5th thread` four others have grown each consumer first.
 //!
-//! Each thread has a consumer of its own, which holds 8 MiB. Nothing is refused, and `GroupPool` tracks its consumers as `TrackConsumersPool` does.
-//! With two threads, each one makes pairs before and after those that are timed, until both have timed theirs. A round in which a thread waited for a
-//! CPU for more than a fiftieth of its time is left out. The pools take turns, and the figures are medians of the rounds.
+//! Each thread has a consumer of its own, which holds 8 MiB. Nothing is refused, and `GroupPool`
+//! tracks its consumers as `TrackConsumersPool` does. With two threads, each one makes pairs before
+//! and after those that are timed, until both have timed theirs. A round in which a thread waited
+//! for a CPU for more than a fiftieth of its time is left out. The pools take turns, and the
+//! figures are medians of the rounds.
 
 use std::fmt;
 use std::hint::black_box;
@@ -66,9 +71,11 @@ enum Row {
     Group(Group),
 }
 
-/// A consumer that holds some bytes, which `others` threads grew first, and a pair of its reservation.
+/// A consumer that holds some bytes, which `others` threads grew first, and a pair of its
+/// reservation.
 fn consumer(pool: &Arc<dyn MemoryPool>, can_spill: bool, others: usize) -> impl Fn() + use<> {
-    // One consumer at a time: the threads that grow it first have numbers in a row, and so all of its counts.
+    // One consumer at a time: the threads that grow it first have numbers in a row, and so all of
+    // its counts.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().expect("no thread panics with it");
     let reservation = MemoryConsumer::new("consumer").with_can_spill(can_spill).register(pool);
@@ -99,7 +106,8 @@ fn waited() -> f64 {
     times.split(' ').nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0.0)
 }
 
-/// Nanoseconds of a pair of one thread, while the others make them too. `None` if a thread waited for a CPU.
+/// Nanoseconds of a pair of one thread, while the others make them too. `None` if a thread waited
+/// for a CPU.
 fn nanos<P: Fn()>(threads: usize, start: impl Fn() -> P + Sync) -> Option<f64> {
     let (started, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let one = || {

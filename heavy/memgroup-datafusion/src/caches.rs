@@ -1,7 +1,8 @@
 //! DataFusion's caches of files' metadata, charged to a group, as shrinkers.
 //!
-//! - I1. The charge of a cache is at least the bytes that the cache holds, by its own figures. All changes take one lock, but for one: a look-up may
-//!   remove an entry that is too old. It takes the lock afterwards.
+//! - I1. The charge of a cache is at least the bytes that the cache holds, by its own figures. All
+//!   changes take one lock, except that a look-up may remove an expired entry; it takes the lock
+//!   afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -19,7 +20,8 @@ use memgroup::{
 struct Entries<K: CacheKey, V: CacheValue> {
     cache: DefaultCache<K, V>,
     charge: Mutex<Charge>,
-    /// Bytes that it had when a walk of the engine counted it, or a mark asked for a new count.
+    /// The bytes of the cache when a walk of the engine last counted it, or when a mark last asked
+    /// for a new count.
     counted: AtomicU64,
 }
 
@@ -33,7 +35,7 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
         charge.shrink(charge.bytes().saturating_sub(self.cache.memory_used() as u64));
     }
 
-    /// Looks an entry up. The cache removes one that is too old, and says that it has none.
+    /// Looks up an entry. The cache removes an expired one, and returns none.
     fn look_up<T>(&self, look: impl FnOnce(&DefaultCache<K, V>) -> T, is_miss: impl FnOnce(&T) -> bool) -> T {
         let result = look(&self.cache);
         if is_miss(&result) {
@@ -50,10 +52,10 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
         result
     }
 
-    /// Puts an entry in, if its group has room for it. Returns the value before.
+    /// Inserts an entry if its group has room for it. Returns the previous value.
     ///
-    /// It calls `mark` under the lock if the engine has to count the cache once more. Without the
-    /// lock others could fill a cache that no walk sees.
+    /// It calls `mark` under the lock if the engine has to count the cache again. Without the lock,
+    /// others could fill a cache that no walk sees.
     fn put(&self, key: &K, value: V, mark: impl FnOnce()) -> Option<V> {
         let bytes = (key.size() + value.size()) as u64;
         let mut charge = self.lock();
@@ -63,7 +65,7 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
             Err(_) => self.cache.remove(key),
         };
         self.settle(&mut charge);
-        // ORDERING: Relaxed, both; read and written under the lock.
+        // ORDERING: Relaxed, both, because they are made under the lock.
         if charge.bytes() > 2 * self.counted.load(Ordering::Relaxed) {
             self.counted.store(charge.bytes(), Ordering::Relaxed);
             mark();
@@ -72,13 +74,13 @@ impl<K: CacheKey, V: CacheValue> Entries<K, V> {
     }
 }
 
-/// Gives the least recently used entries back.
+/// Frees the least recently used entries.
 struct LeastUsed<K: CacheKey, V: CacheValue>(Arc<Entries<K, V>>);
 
 impl<K: CacheKey + 'static, V: CacheValue + 'static> Shrinker for LeastUsed<K, V> {
     fn count(&self, _: u64) -> Count {
-        // Under the lock, or not at all: an insertion between a count of nothing and its note would
-        // find the note of an older count, and leave the cache unmarked.
+        // Counts under the lock or not at all. An insertion between a count of nothing and its note
+        // would find the note of an older count, and leave the cache unmarked.
         let _held = match self.0.charge.try_lock() {
             Ok(charge) => charge,
             Err(TryLockError::Poisoned(charge)) => charge.into_inner(),
@@ -175,11 +177,13 @@ impl<K: CacheKey + 'static, V: CacheValue + 'static> Cache<K, V> for ChargedCach
     }
 }
 
-/// Gives a configuration caches that are charged to `group`: of files' metadata, of their statistics, and of lists of files. They are
-/// DataFusion's own caches, with the limits of the configuration.
+/// Gives a configuration caches that are charged to `group`: of files' metadata, of their
+/// statistics, and of lists of files. They are DataFusion's own caches, with the limits of the
+/// configuration.
 ///
-/// An entry that the group has no room for is not cached. Where a charge below the same limits lacks memory, the engine takes the least recently used
-/// entries first: on the threads of charges that wait, and on the reclaimer's ([`Hierarchy::reclaimer`](memgroup::Hierarchy::reclaimer)).
+/// An entry that the group has no room for is not cached. When a charge below the same limits lacks
+/// memory, the engine frees the least recently used entries first, on the threads of waiting
+/// charges and on the reclaimer's ([`Hierarchy::reclaimer`](memgroup::Hierarchy::reclaimer)).
 ///
 /// ```
 /// use datafusion::execution::cache::cache_manager::CacheManagerConfig;

@@ -6,11 +6,13 @@
 //!   ...
 //! ```
 //!
-//! - I1. A consumer has one place from [`enter`](Consumers::enter) to [`leave`](Consumers::leave). DataFusion calls the first before it hands
-//!   out a reservation, and the second after the last one is dropped. Only reservations look for a place.
-//! - I2. A place has two cache lines of its own: consumers on different threads share none.
+//! - I1. A consumer has one place from [`enter`](Consumers::enter) to [`leave`](Consumers::leave).
+//!   DataFusion calls the first before it returns a reservation, and the second after the last one
+//!   is dropped. Only reservations search for a place.
+//! - I2. A place has two cache lines of its own, so consumers on different threads share none.
 //! - I3. Finding a place takes no lock. Entering, leaving and listing take one.
-//! - I4. A count has one thread, which alone writes its bytes: its stores lose none. No two threads of the process have the same number.
+//! - I4. A count belongs to one thread, and only this thread writes its bytes, so its stores lose
+//!   none. No two threads of the process have the same number.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -26,7 +28,8 @@ const WINDOW: usize = 8;
 /// Places of the first segment. Each further one has twice as many.
 const FIRST: usize = 64;
 const SEGMENTS: usize = 23;
-/// In the id of a place: the consumer's bytes are not charged, because other consumers reserve the same ones.
+/// A bit in the id of a place: the consumer's bytes are not charged, because other consumers
+/// reserve the same ones.
 const UNCHARGED: usize = 1 << (usize::BITS - 1);
 
 /// Threads that count bytes of a consumer by stores: one of each remainder of their numbers.
@@ -50,24 +53,28 @@ pub(crate) struct Place {
     counts: [Count; COUNTING],
     /// The bytes of all threads without a count of their own, by atomic additions.
     others: AtomicUsize,
-    /// The bytes that it held when another query needed its memory: it is to spill at its next growth. Zero if it was not asked.
+    /// The bytes that it held when another query needed its memory. It should spill at its next
+    /// growth. Zero if it was not asked to.
     asked: AtomicUsize,
-    /// The bytes that it held when it was refused, until it has freed half of them. Then zero, or [`FREED`].
+    /// The bytes that it held when it was refused, until it has freed half of them. Then zero, or
+    /// [`FREED`].
     spilling: AtomicUsize,
     /// One of the [stages](READS), or zero if it reads nothing back under its own name.
     stage: AtomicUsize,
 }
 
-/// Instead of bytes in [`Place::spilling`]: a consumer that reads its spilled groups back later has freed half of the bytes that it held.
+/// A value of [`Place::spilling`]: a consumer that will read its spilled groups back has freed half
+/// of the bytes that it held.
 const FREED: usize = 1;
 
-/// The stages of an aggregate. It reads its input, and spills groups where memory is short. After its input it frees all its memory. It then merges the
-/// spilled groups under the same name, by several reservations, and fails where it is refused.
+/// The stages of an aggregate. It reads its input, and spills groups when memory is short. After
+/// its input it frees all its memory. It then merges the spilled groups under the same name, with
+/// several reservations, and fails if it is refused.
 const READS: usize = 1;
 const SPILLED: usize = 2;
 const MERGES: usize = 3;
 
-/// Whether DataFusion's operator of this name is such an aggregate.
+/// Returns whether DataFusion's operator of this name is such an aggregate.
 fn merges_later(name: &str) -> bool {
     let operator = name.split('[').next().unwrap_or_default();
     matches!(
@@ -78,8 +85,8 @@ fn merges_later(name: &str) -> bool {
 
 #[inline]
 fn read(figure: &AtomicUsize) -> usize {
-    // ORDERING: Relaxed; each figure stands by itself. A thread that looks for a place was handed a reservation after the place was entered (I1), and
-    // that hand-over orders the two.
+    // ORDERING: Relaxed, because the figures are independent. A thread that searches for a place
+    // got its reservation after the place was entered (I1), and that orders the two.
     figure.load(Ordering::Relaxed)
 }
 
@@ -96,7 +103,7 @@ thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(NUMBERLESS) };
 }
 
-/// The number of this thread, from one on.
+/// Returns the number of this thread, which is at least one.
 #[inline]
 fn this_thread() -> usize {
     NUMBER.get()
@@ -143,11 +150,11 @@ impl Place {
         (read(&count.thread) == this_thread()).then_some(count)
     }
 
-    /// The count that is this thread's from now on, if it is no other thread's.
+    /// Claims a count for this thread, unless it belongs to another one.
     fn claim_count(&self) -> Option<&Count> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         if this_thread() == NUMBERLESS {
-            // ORDERING: Relaxed; each number is given once.
+            // ORDERING: Relaxed, because the atomic addition alone makes each number unique.
             NUMBER.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
         }
         let count = self.count();
@@ -169,7 +176,7 @@ impl Place {
     pub(crate) fn held(&self) -> usize {
         let counts = self.counts.iter().map(|count| read(&count.bytes));
         let held = counts.fold(read(&self.others), usize::wrapping_add);
-        // Between the loads a thread may give back bytes that another one grew by.
+        // Between the loads, one thread may return bytes that another one grew by.
         if held > isize::MAX as usize { 0 } else { held }
     }
 
@@ -178,24 +185,26 @@ impl Place {
         read(&self.id) & UNCHARGED != 0
     }
 
-    /// Whether the consumer was asked to spill, and was not told yet.
+    /// Returns whether the consumer was asked to spill, and has not taken this up yet.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         read(&self.asked) > 0
     }
 
-    /// The bytes that the consumer held when it was asked to spill. It is told once.
+    /// Takes the bytes that the consumer held when it was asked to spill. Only the first call
+    /// returns them.
     pub(crate) fn take_ask(&self) -> Option<usize> {
         // ORDERING: Relaxed; as in `read`.
         Some(self.asked.swap(0, Ordering::Relaxed)).filter(|&held| held > 0)
     }
 
-    /// The bytes that the consumer held when it was refused, until it has freed half of them; `None` before. It writes them to disk meanwhile.
+    /// Returns the bytes that the consumer held when it was refused, until it has freed half of
+    /// them. In that time it writes them to disk. Otherwise returns `None`.
     pub(crate) fn spilling(&self) -> Option<usize> {
         Some(read(&self.spilling)).filter(|&held| held > FREED)
     }
 
-    /// The consumer is refused, and begins to spill if it does not spill already.
+    /// Notes that the consumer is refused, and begins to spill unless it is spilling already.
     pub(crate) fn spill(&self) {
         let begin = |held| (held <= FREED).then(|| self.held());
         // ORDERING: Relaxed, both; as in `read`.
@@ -203,7 +212,7 @@ impl Place {
         _ = self.stage.compare_exchange(READS, SPILLED, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// After a shrinkage: a consumer that spilled may have freed half of its bytes.
+    /// Called after a shrinkage, when a consumer that spilled may have freed half of its bytes.
     #[inline]
     fn note_spilled(&self) {
         let spilling = read(&self.spilling);
@@ -215,20 +224,23 @@ impl Place {
     #[cold]
     fn end_spill(&self) {
         let is_aggregate = read(&self.stage) == SPILLED;
-        // A spill frees all bytes of groups by a number: it comes right after a refusal. At the end of the input the bytes go without one.
+        // A spill frees all bytes of the groups right after a refusal, which set a number. At the
+        // end of the input the bytes are freed without a refusal.
         if is_aggregate && self.held() == 0 && read(&self.spilling) == FREED {
             write(&self.stage, MERGES);
         }
         write(&self.spilling, if is_aggregate { FREED } else { 0 });
     }
 
-    /// Whether the consumer is an aggregate that merges its spilled groups, and can spill no more.
+    /// Returns whether the consumer is an aggregate that merges its spilled groups, and can spill
+    /// no more.
     pub(crate) fn merges(&self) -> bool {
         read(&self.stage) == MERGES
     }
 
-    /// One of the consumer's reservations, which holds `own` bytes, is to grow. An aggregate has others besides it only where it merges. That tells where
-    /// its last batch made it spill, so that it frees no bytes at the end of its input.
+    /// Notes that one of the consumer's reservations, which holds `own` bytes, will grow. An
+    /// aggregate has other reservations only while it merges. This identifies an aggregate whose
+    /// last batch made it spill, so that it frees no bytes at the end of its input.
     pub(crate) fn note_reservation(&self, own: usize) {
         if own < self.held() {
             // ORDERING: Relaxed, both; as in `read`.
@@ -236,7 +248,7 @@ impl Place {
         }
     }
 
-    /// Whether the consumer will merge its spilled groups, or does so.
+    /// Returns whether the consumer will merge its spilled groups, or does so.
     pub(crate) fn is_aggregate(&self) -> bool {
         read(&self.stage) >= READS
     }
@@ -265,14 +277,14 @@ pub(crate) struct Counted<'p> {
 }
 
 impl Counted<'_> {
-    /// As [`Place::add`].
+    /// Does the work of [`Place::add`].
     #[inline]
     pub(crate) fn add(&self, bytes: usize) {
         self.count.add(bytes);
         self.place.note_most();
     }
 
-    /// As [`Place::take`].
+    /// Does the work of [`Place::take`].
     #[inline]
     pub(crate) fn take(&self, bytes: usize) {
         self.count.add(bytes.wrapping_neg());
@@ -285,21 +297,23 @@ impl Counted<'_> {
 pub struct ConsumerReport {
     /// Its name, as DataFusion's operator gave it.
     pub name: String,
-    /// Its number, of which no two in the process are the same.
+    /// Its number, which is unique in the process.
     pub id: usize,
-    /// Whether it can write the memory that it holds to disk. An aggregate that merges its spilled groups cannot.
+    /// Whether it can write the memory that it holds to disk. An aggregate that merges its spilled
+    /// groups cannot.
     pub can_spill: bool,
     /// Whether its bytes are charged ([`GroupPool::uncharged`](crate::GroupPool::uncharged)).
     pub is_charged: bool,
     /// Bytes that it holds.
     pub held: usize,
-    /// The most bytes that it held at one time. If several threads change it at once, bytes that they give back meanwhile may count too.
+    /// The most bytes that it held at one time. If several threads change it at once, bytes that
+    /// they return in the meantime may count as well.
     pub most: usize,
 }
 
 /// All consumers of one pool.
 pub(crate) struct Consumers {
-    /// The first segment. It lies here so that a growth loads no address for it.
+    /// The first segment. It is stored inline so that a growth loads no address for it.
     first: [CachePadded<Place>; FIRST],
     /// The further ones.
     segments: [OnceLock<Box<[CachePadded<Place>]>>; SEGMENTS],
@@ -361,7 +375,8 @@ impl Consumers {
         &self.first[id & (FIRST - 1)]
     }
 
-    /// The place of a charged consumer, with the count of this thread, if it is the first of those that the consumer may have. Most have that one.
+    /// Returns the place of a charged consumer, with the count of this thread, if it is the first
+    /// one that the consumer may have. Most consumers have that one.
     #[inline]
     pub(crate) fn counted(&self, id: usize) -> Option<Counted<'_>> {
         let place = self.nearest(id);
@@ -384,7 +399,8 @@ impl Consumers {
         places.find(|place| place.is_of(id))
     }
 
-    /// Asks consumers that can spill to do so at their next growth, those that hold most first, until they hold `bytes` together.
+    /// Asks consumers that can spill to do so at their next growth, beginning with those that hold
+    /// most, until the asked ones hold `bytes` together.
     pub(crate) fn ask(&self, bytes: usize) {
         let known = self.lock();
         let mut order: Vec<_> = self.spilling(&known).collect();

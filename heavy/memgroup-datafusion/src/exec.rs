@@ -1,4 +1,5 @@
-//! The node on top of each plan of a query: its work runs in the query's place, and its metrics are the figures of the query's group.
+//! The node on top of each plan of a query. Its work runs in the query's place, and its metrics are
+//! the figures of the query's group.
 
 use std::fmt;
 use std::iter;
@@ -18,8 +19,8 @@ use memgroup::stats::io::WBYTES;
 use memgroup::{BYTES_MAX, Freshness, Group, Reach, Statistics};
 
 use crate::neighbours::Member;
-use crate::node::hands_on_its_input;
 use crate::place::{Place, Placed};
+use crate::views::hands_on_its_input;
 use crate::views::{compact, compact_views};
 
 /// The figures of a query's group that its plans show.
@@ -43,7 +44,7 @@ impl Figures {
         self.io.get(&self.group, WBYTES, Reach::Subtree, Freshness::Fresh).unsigned_abs()
     }
 
-    /// Whether a limit holds now, in the tree of the pools or in that of the allocations.
+    /// Returns whether a limit is in force, in the tree of the pools or in that of the allocations.
     fn is_limited(&self) -> bool {
         let groups = iter::once(&self.group).chain(&self.allocated);
         groups.map(Group::headroom).any(|headroom| headroom < BYTES_MAX / 2)
@@ -65,7 +66,8 @@ impl Figures {
     }
 }
 
-/// The node. A plan that was serialised and sent elsewhere has none: the pool there charges the group there.
+/// The node. A plan that was serialised and sent elsewhere has none, because the pool there charges
+/// the group there.
 #[derive(Clone, Debug)]
 struct GroupExec {
     input: Arc<dyn ExecutionPlan>,
@@ -107,7 +109,8 @@ impl ExecutionPlan for GroupExec {
     }
 }
 
-/// Puts a [`GroupExec`] on top of each plan; in `EXPLAIN ANALYZE`, on top of the plan that is analysed.
+/// Puts a [`GroupExec`] on top of each plan; in `EXPLAIN ANALYZE`, on top of the plan that is
+/// analysed.
 #[derive(Debug)]
 pub(crate) struct GroupRule {
     pub(crate) place: Place,

@@ -1,24 +1,29 @@
 //! Settings of a plan that fit the memory a query can hold.
 //!
-//! DataFusion's operators need some batches of rows in each partition before they can spill: to sort one, to merge two spilled files, to
-//! hand one on. Their need grows with the rows of a batch and with the partitions, and not with the limit. So a plan with eight partitions of
-//! 8,192 rows a batch fails below some 100 MiB, whichever consumer a pool refuses. The remedy is a plan for the limit.
+//! DataFusion's operators need some batches of rows in each partition before they can spill: to
+//! sort one, to merge two spilled files, to pass one on. Their need grows with the rows of a batch
+//! and with the partitions, but not with the limit. So a plan with eight partitions and 8,192 rows
+//! in a batch fails below about 100 MiB, whichever consumer a pool refuses. The remedy is a plan
+//! for the limit.
 
 use datafusion::common::config::ConfigNonZeroUsize;
 use datafusion::prelude::SessionConfig;
 
-/// Bytes that each partition of a plan should have, with batches of [`ROWS`] rows of some 64 bytes.
+/// Bytes that each partition of a plan should have, with batches of [`ROWS`] rows of about 64
+/// bytes.
 const PARTITION: usize = 32 << 20;
 /// DataFusion's rows of a batch.
 const ROWS: usize = 8192;
-/// Fewer rows a batch save little memory and cost much time.
+/// Fewer rows in a batch save little memory and cost much time.
 const ROWS_LEAST: usize = 1024;
-/// Bytes of a row that a merge of spilled files holds: two batches a file, each of them counted twice.
+/// Bytes of a row in a merge of spilled files, which holds two batches of each file, each counted
+/// twice.
 const MERGED_ROW: usize = 256;
-/// Eighths of their even share that consumers which can spill have at first. A sort of narrow rows needs more memory for the keys of its merge than
-/// for the rows, and ends with fewer.
+/// At first, consumers that can spill get this many eighths of their even share. A sort of narrow
+/// rows needs more memory for the keys of its merge than for the rows, and succeeds with fewer.
 pub(crate) const EIGHTHS: usize = 8;
-/// A merge of spilled files has at least two, and no more than so many: each is an open file.
+/// A merge of spilled files has at least two of them, and at most this many, because each is an
+/// open file.
 const FAN_IN: (usize, usize) = (2, 64);
 
 /// The settings for one limit.
@@ -38,7 +43,8 @@ pub(crate) struct Fit {
 }
 
 impl Fit {
-    /// The settings for a query that can hold `most` bytes and would have so many partitions.
+    /// Returns the settings for a query that can hold `most` bytes and would have `partitions`
+    /// partitions.
     pub(crate) fn of(most: usize, partitions: usize) -> Fit {
         let rows = rows(most / partitions.max(1));
         // First fewer rows, which costs little, then fewer partitions.
@@ -52,8 +58,9 @@ impl Fit {
         Fit { most, rows, partitions, merge: each / 8, fan_in, sorts_joins: false, eighths: EIGHTHS }
     }
 
-    /// Settings as for half the memory, with consumers that spill earlier; `None` where all of it is at its least already. The first one keeps hash joins,
-    /// and the second one differs in this alone: joins that sort both sides can spill, and take far longer.
+    /// Returns settings for half the memory, with consumers that spill earlier, or `None` if
+    /// everything is at its minimum already. The first step keeps hash joins. The second one
+    /// differs only in using joins that sort both sides, which can spill, but take far longer.
     pub(crate) fn smaller(self) -> Option<Fit> {
         if self.eighths < EIGHTHS && !self.sorts_joins {
             return Some(Fit { sorts_joins: true, ..self });
@@ -65,12 +72,13 @@ impl Fit {
         })
     }
 
-    /// The settings in a configuration, where they are less than its own.
+    /// Applies the settings to a configuration, where they are lower than its own.
     pub(crate) fn apply(self, mut config: SessionConfig) -> SessionConfig {
         let rows = self.rows.min(config.batch_size());
         let merge = self.merge.min(config.options().execution.sort_spill_reservation_bytes);
         config.options_mut().optimizer.prefer_hash_join &= !self.sorts_joins;
-        // Each batch that a repartition spills has a file of its own. DataFusion 55.2 may wait for ever for a file to which it writes no more
+        // Each batch that a repartition spills gets a file of its own, because DataFusion 55.2 may
+        // wait for ever for a file to which it no longer writes
         // (https://github.com/apache/datafusion/issues/24883).
         config.options_mut().execution.max_spill_file_size_bytes =
             ConfigNonZeroUsize::try_new(1).expect("one is not zero");
@@ -83,15 +91,16 @@ impl Fit {
     }
 }
 
-/// The rows of a batch for partitions with so many bytes each.
+/// Returns the rows of a batch for partitions with `bytes` bytes each.
 fn rows(each: usize) -> usize {
     (each / (PARTITION / ROWS)).clamp(ROWS_LEAST, ROWS)
 }
 
-/// Fits `config` to a plan that is made already, and runs so many `partitions` at a time within `bytes`.
+/// Fits `config` to a plan that was already made, and that runs `partitions` partitions at a time
+/// within `bytes`.
 ///
-/// The result has fewer rows a batch, and its sorts reserve fewer bytes for their merges, where `config` has more than fits. A batch that a repartition
-/// spills has a file of its own.
+/// The result has fewer rows in a batch, and its sorts reserve fewer bytes for their merges, if
+/// `config` has more than fits. Each batch that a repartition spills gets a file of its own.
 /// [`Tenant::begin`](crate::Tenant::begin) does more, before a plan is made.
 ///
 /// ```
@@ -163,7 +172,8 @@ mod tests {
         );
     }
 
-    /// DataFusion 55.2 reads a file only as far as it is written, and the batch that it waits for may be in the next one.
+    /// DataFusion 55.2 reads a file only as far as it is written, and the batch that it waits for
+    /// may be in the next one.
     #[test]
     fn each_batch_that_a_repartition_spills_has_a_file_of_its_own() {
         let spill_file = |config: SessionConfig| config.options().execution.max_spill_file_size_bytes.get();

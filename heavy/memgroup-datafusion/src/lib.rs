@@ -7,10 +7,14 @@
 //!
 //! For readers of the source. A module imports only modules of earlier lines:
 //!
-//! - `consumers`: the figures of each consumer of a pool; `runs`: the queries that run beside each other, and their turn.
-//! - `fit`: settings of a plan for a limit; `node`: methods of nodes; `views`: views without foreign bytes; `caches`: DataFusion's caches as shrinkers.
-//! - `neighbours`: the queries that run now, and the one that gives memory; `place`: the group of allocations, in all tasks of a query.
-//! - `patience`: the wait of a growth; `pool`: the pool of one query; `rows`: the rows that it returns; `spill`: its files; `exec`: its figures in plans.
+//! - `consumers`: the figures of each consumer of a pool; `runs`: the queries that run at the same
+//!   time, and their turn.
+//! - `fit`: settings of a plan for a limit; `views`: views without foreign bytes; `caches`:
+//!   DataFusion's caches as shrinkers.
+//! - `neighbours`: the running queries, and the one that frees memory; `place`: the group of
+//!   allocations, in all tasks of a query.
+//! - `patience`: the wait of a growth; `pool`: the pool of one query; `rows`: the rows that it
+//!   returns; `spill`: its files; `exec`: its figures in plans.
 //! - `tenant`: tenants and their queries.
 
 #![forbid(unsafe_code)]
@@ -20,7 +24,6 @@ mod consumers;
 mod exec;
 mod fit;
 mod neighbours;
-mod node;
 mod patience;
 mod place;
 mod pool;

@@ -1,4 +1,4 @@
-//! The queries that run now, and those of them that give memory when a group that they share is full.
+//! The running queries, and which of them free memory when a group that they share is full.
 //!
 //! ```text
 //!   /tenants          full: a growth of /tenants/small/1 was refused here
@@ -8,19 +8,25 @@
 //!     /tenants/small  next: the query that asks gives way itself
 //! ```
 //!
-//! A growth that a group refuses is refused for the sake of all queries below it. The search goes down from that group, as the engine's reclaim does. At
-//! each level the child that is furthest above its [protection](Group::protection_within) gives first, up to its excess. The protection is
-//! [`min`](Group::set_min) or [`low`](Group::set_low), or the even share where the level gives [fair shares](Group::set_share). The child that the refusal
-//! names comes before all others.
+//! When a group refuses a growth, all queries below that group may be the cause. The search goes
+//! down from that group, as the engine's reclaim does. At each level, the child that is furthest
+//! above its [protection](Group::protection_within) frees memory first, up to its excess. The
+//! protection is [`min`](Group::set_min) or [`low`](Group::set_low), or the even share if the level
+//! gives [fair shares](Group::set_share). The child that the refusal names comes before all others.
 //!
-//! - I1. A query is asked by flags alone. No code of it runs here, and no lock of it is held but the short ones of its lists.
-//! - I2. The flags are hints. Each one refuses one growth of a consumer that holds more than it asks for, and that consumer spills. It refuses none
-//!   once the consumer has freed half of its bytes by itself, or the growth has been made, or there is room for it.
-//! - I3. A query that did not use the memory for which another one has spilled asks again after a pause. The pause is counted in its own refused
-//!   growths, and doubles. It ends for good when the query uses the memory that it asked for. A growth that may wait asks all the same: it takes the memory as soon as
-//!   that is there, and the patience of its query ends.
-//! - I4. A level is listed in the one above as long as it has queries. A refused growth reads the children of the groups that it goes down to, and no others.
-//! - I5. The lock of a level is held for a copy of its list. No level and no query is dropped under it.
+//! - I1. A query is asked only by setting flags. No code of it runs here, and no locks of it are
+//!   held except the short ones of its lists.
+//! - I2. The flags are hints. Each one refuses one growth of a consumer that holds more than it
+//!   asks for, and that consumer spills. It refuses none if the consumer has freed half of its
+//!   bytes by itself, if the growth has been made, or if there is room for it.
+//! - I3. A query that did not use the memory for which another one has spilled asks again only
+//!   after a pause. The pause is counted in its own refused growths, and doubles. It ends for good
+//!   when the query uses the memory that it asked for. A growth that may wait always asks: it takes
+//!   the memory as soon as it is available, and the patience of its query is finite.
+//! - I4. A level is listed in the one above as long as it has queries. A refused growth reads only
+//!   the children of the groups that it goes down to.
+//! - I5. The lock of a level is held only to copy its list. No level and no query is dropped under
+//!   it.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::ControlFlow;
@@ -66,7 +72,7 @@ impl Level {
         let level = |above| Arc::new(Level { group: group.clone(), above, below, runs });
         let Some(parent) = group.parent() else {
             let mut roots = lock(&ROOTS);
-            // An entry before may be of a level that is being dropped.
+            // An existing entry may be that of a level that is being dropped.
             let known = roots.iter().filter(|(root, _)| root == group).find_map(|(_, known)| known.upgrade());
             return known.unwrap_or_else(|| {
                 let new = level(None);
@@ -113,12 +119,14 @@ struct Ask {
     /// The group that refused it, and the bytes that it needs there.
     full: Group,
     bytes: u64,
-    /// The bytes that its query holds once it is made, and the most that the query held since it asked.
+    /// The bytes that its query holds once it is made, and the most that the query held since it
+    /// asked.
     goal: u64,
     held: PeakReader,
-    /// A consumer has given way for it.
+    /// A consumer has spilled for it.
     is_answered: AtomicBool,
-    /// It waits for the memory. Bytes that its query holds meanwhile are those of other growths.
+    /// It waits for the memory. In the meantime, bytes that its query gains are those of other
+    /// growths.
     is_waiting: AtomicBool,
 }
 
@@ -134,7 +142,7 @@ impl Ask {
     }
 }
 
-/// Keeps an ask until its growth ends, also where a later ask of the query takes its place.
+/// Keeps an ask until its growth ends, even if a later ask of the query replaces it.
 pub(crate) struct Asked(Arc<Ask>);
 
 impl Drop for Asked {
@@ -148,13 +156,13 @@ impl Drop for Asked {
 #[derive(Default)]
 struct Asking {
     last: Option<Arc<Ask>>,
-    /// Refused growths that do not ask after an ask that was not used, and those that are left of them.
+    /// How many refused growths do not ask after an unused ask, and how many of these are left.
     pause: u32,
     left: u32,
 }
 
 impl Asking {
-    /// Whether a growth that is refused now may ask.
+    /// Returns whether a growth that is refused now may ask.
     fn may_ask(&mut self) -> bool {
         // ORDERING: Relaxed; a hint by itself.
         if let Some(ask) = self.last.take_if(|ask| ask.is_answered.load(Ordering::Relaxed)) {
@@ -171,11 +179,13 @@ impl Asking {
 pub(crate) struct Member {
     level: Arc<Level>,
     pub(crate) consumers: Consumers,
-    /// Bytes up to which a consumer that can spill, and was not asked, looks at no others: half a share at the last look.
+    /// Bytes up to which a consumer that can spill, and was not asked, looks at no others: half a
+    /// share at the last look.
     pub(crate) line: AtomicUsize,
     /// Growths that were refused, at any level and for any reason.
     refused: AtomicU64,
-    /// The most bytes that the query would have held with a growth that the tree refused, and that could not spill.
+    /// The most bytes that the query would have held with a growth that the tree refused and that
+    /// could not spill.
     wanted: AtomicU64,
     asking: Mutex<Asking>,
     /// The growths of other queries that this one was asked for.
@@ -206,20 +216,21 @@ impl Member {
         &self.level.above.as_ref().unwrap_or(&self.level).runs
     }
 
-    /// The next growth of a consumer that can spill looks at all of them.
+    /// Makes the next growth of a consumer that can spill check all of them.
     pub(crate) fn look_again(&self) {
         // ORDERING: Relaxed; a hint by itself.
         self.line.store(0, Ordering::Relaxed);
     }
 
-    /// A growth is refused: memory is scarce.
+    /// Counts a refused growth, which means that memory is scarce.
     pub(crate) fn count_refusal(&self) {
         self.look_again();
         // ORDERING: Relaxed, here and below; a number by itself.
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The query would hold `bytes` with a growth that the tree refused, and cannot spill instead.
+    /// Notes that the query would hold `bytes` with a growth that the tree refused and that cannot
+    /// spill instead.
     pub(crate) fn want(&self, bytes: u64) {
         // ORDERING: Relaxed; a number by itself.
         self.wanted.fetch_max(bytes, Ordering::Relaxed);
@@ -241,8 +252,9 @@ impl Member {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Asks other queries to spill for a growth of this one that `error` refused. With it the query would hold `goal` bytes. Returns `None` if none was
-    /// asked: where this query is to give way itself, or made others spill for nothing before.
+    /// Asks other queries to spill for a growth of this one that `error` refused. With it the query
+    /// would hold `goal` bytes. Returns `None` if none was asked, because this query itself must
+    /// free memory, or made others spill in vain before.
     pub(crate) fn ask_others(
         self: &Arc<Member>,
         error: &ChargeError,
@@ -284,7 +296,7 @@ impl Member {
         self.consumers.ask(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// Whether a consumer is to spill for another query. It is told once.
+    /// Returns whether a consumer is to spill for another query. It is told once.
     #[cold]
     pub(crate) fn gives_way(&self, place: &Place) -> bool {
         let Some(held) = place.take_ask() else { return false };
@@ -322,8 +334,8 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Finds queries in `level` that give up to `missing` bytes. Returns the bytes that they lack. It breaks off at the query that asks. Settings of groups
-    /// below `top` protect there.
+    /// Finds queries in `level` that can free up to `missing` bytes. Returns the bytes still
+    /// missing. It stops at the query that asks. Settings of groups below `top` protect there.
     fn find(&mut self, level: &Level, top: &Group, mut missing: u64) -> ControlFlow<(), u64> {
         let (levels, queries) = level.children();
         let children = levels.iter().enumerate().filter_map(|(at, child)| {
@@ -341,7 +353,8 @@ impl Search<'_> {
             let most = missing.min(excess);
             let given = match levels.get(at) {
                 Some(child) => {
-                    // The settings that protect a group which is to give by its share protect none of those in it.
+                    // If a group must free memory because of its share, the settings that protect
+                    // it protect none of the groups in it.
                     let top = if rank == Rank::Protection { top } else { &child.group };
                     most - self.find(child, top, most)?
                 }
@@ -357,7 +370,7 @@ impl Search<'_> {
         let protection = child.protection_within(top);
         let over = |bytes: u64| child.usage().saturating_sub(bytes);
         if self.named == Some(child.id()) {
-            // By a share that allows for the query that asks, which may have no memory yet.
+            // Uses a share that takes the asking query into account, which may have no memory yet.
             return (over(protection.min), Rank::Named);
         }
         match level.group.share().and_then(|_| child.fair_share()) {

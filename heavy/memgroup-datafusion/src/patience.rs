@@ -1,7 +1,8 @@
 //! The wait of a growth that cannot spill, for memory that other queries are asked to free.
 //!
-//! - I1. All growths of a query share its patience, and each takes from it as it goes: also the one that gets its memory.
-//! - I2. A thread waits only where tokio hands its other tasks to another thread.
+//! - I1. All growths of a query share its patience, and each one uses it up while it waits,
+//!   including one that gets its memory.
+//! - I2. A thread waits only if tokio hands its other tasks to another thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use memgroup::{Charge, Effort, Group};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// How often a growth that waits is tried.
+/// How often a waiting growth is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(2);
 
 /// The time for which the growths of one query may wait.
@@ -33,7 +34,7 @@ impl Patience {
         self.in_all.checked_sub(waited).filter(|left| !left.is_zero())
     }
 
-    /// Whether a growth on this thread may wait.
+    /// Returns whether a growth on this thread may wait.
     pub(crate) fn may_wait(&self) -> bool {
         let is_multi = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
         // ORDERING: Relaxed; a hint by itself.
@@ -41,10 +42,11 @@ impl Patience {
         self.left().is_some() && may_block && Handle::try_current().is_ok_and(is_multi)
     }
 
-    /// Waits for room in `group`, if the thread can hand its other tasks to another one.
+    /// Waits for room in `group`, if the thread can hand its other tasks over to another one.
     pub(crate) fn wait(&self, group: &Group, bytes: usize) -> Option<Charge> {
         let mut has_begun = false;
-        // The handle may be that of another runtime than the one that polls this thread's task. Tokio tells by a panic before the call.
+        // The handle may belong to a runtime other than the one that polls this thread's task. In
+        // that case tokio panics before the call.
         let waited = catch_unwind(AssertUnwindSafe(|| {
             tokio::task::block_in_place(|| {
                 has_begun = true;

@@ -1,4 +1,5 @@
-//! The group that allocations are charged to, for the tasks of a query: during each poll, and in the tasks and closures that DataFusion spawns.
+//! The group that allocations are charged to, for the tasks of a query: during each poll, and in
+//! the tasks and closures that DataFusion spawns.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ use pin_project_lite::pin_project;
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) group: Group,
-    /// The pool charges the same bytes: `memgroup-alloc` leaves them out.
+    /// The pool charges the same bytes, so `memgroup-alloc` does not count them.
     pub(crate) is_uncounted: bool,
 }
 
@@ -84,11 +85,12 @@ impl RecordBatchStream for Placed<SendableRecordBatchStream> {
     }
 }
 
-/// Puts the tasks and blocking closures that DataFusion spawns into the place of the thread that spawns them: its group, and whether blocks are
-/// charged to it.
+/// Puts the tasks and blocking closures that DataFusion spawns into the place of the thread that
+/// spawns them, which is its group and whether blocks are charged to it.
 ///
-/// DataFusion has one such tracer in a process. [`install`](GroupTracer::install) sets this one. A program with a tracer of its own wraps it
-/// ([`over`](GroupTracer::over)), or calls this one from its own.
+/// DataFusion has one such tracer in a process, and [`install`](GroupTracer::install) sets this
+/// one. A program with a tracer of its own wraps it ([`over`](GroupTracer::over)), or calls this
+/// one from its own.
 ///
 /// ```
 /// use memgroup_datafusion::GroupTracer;
@@ -102,12 +104,12 @@ pub struct GroupTracer {
 }
 
 impl GroupTracer {
-    /// A tracer around no other one.
+    /// Makes a tracer that wraps no other one.
     pub const fn new() -> GroupTracer {
         GroupTracer { inner: None }
     }
 
-    /// A tracer that hands each task to `inner` first.
+    /// Makes a tracer that passes each task to `inner` first.
     pub const fn over(inner: &'static dyn JoinSetTracer) -> GroupTracer {
         GroupTracer { inner: Some(inner) }
     }
@@ -115,7 +117,7 @@ impl GroupTracer {
     /// Makes it the process's tracer.
     ///
     /// # Errors
-    /// The process has a tracer already. Have that one call this one, which is a [`JoinSetTracer`].
+    /// The process already has a tracer. It can call this one, which is a [`JoinSetTracer`].
     pub fn install(&'static self) -> Result<(), JoinSetTracerError> {
         set_join_set_tracer(self)
     }

@@ -23,18 +23,22 @@ const NAMED: usize = 3;
 /// A DataFusion [`MemoryPool`] that charges all its bytes to a group.
 ///
 /// # Concurrency
-/// A growth is the engine's charge, and a shrinkage its uncharge; each also changes the consumer's own figures. Neither takes a lock. Unless it waits, a
-/// growth runs no shrinker and no kill hook ([`Effort::Count`]). At a limit, or above half of a share, it also lists the consumers, with a lock.
+/// A growth is a charge of the engine, and a shrinkage an uncharge; each also changes the
+/// consumer's own figures. Neither takes a lock. Unless it waits, a growth runs no shrinker and no
+/// kill hook ([`Effort::Count`]). At a limit, or above half of a share, it also lists the
+/// consumers, which takes a lock.
 ///
-/// A growth that a limit refuses asks other queries to spill, those that are furthest above their share first. A consumer that can spill is then
-/// refused, and spills. One that cannot waits for their memory if the pool [may wait](GroupPool::patience).
+/// A growth that a limit refuses asks other queries to spill, beginning with those that are
+/// furthest above their share. A consumer that can spill is then refused, and spills itself. One
+/// that cannot spill waits for the other queries' memory if the pool [may
+/// wait](GroupPool::patience).
 ///
 /// # Panics
-/// [`MemoryPool::grow`] panics where the bytes of a group would exceed [`BYTES_MAX`].
+/// [`MemoryPool::grow`] panics if the bytes of a group would exceed [`BYTES_MAX`].
 pub struct GroupPool {
     group: Group,
     member: Arc<Member>,
-    /// Bytes that are charged and that no consumer holds: the next growths take them.
+    /// Bytes that are charged and that no consumer holds. The next growths take them.
     admitted: AtomicUsize,
     /// The wait of growths that cannot spill.
     patience: Patience,
@@ -42,25 +46,26 @@ pub struct GroupPool {
     allocated: Option<Group>,
     /// Eighths of its even share up to which a consumer that can spill grows.
     eighths: AtomicUsize,
-    /// Names of consumers with bytes that others reserve, too.
+    /// Names of consumers whose bytes others reserve as well.
     uncharged: Vec<String>,
 }
 
 /// The cause of a refused growth.
 enum Refuser<'a> {
     Tree(&'a ChargeError),
-    /// The consumer is to spill.
+    /// The consumer must spill.
     Share,
     Allocated(&'a Group),
 }
 
-/// Whether a query may hold `bytes` in the group that refused, once other queries have freed theirs.
+/// Returns whether a query may hold `bytes` in the group that refused, once other queries have
+/// freed theirs.
 fn may_fit(error: &ChargeError, bytes: u64) -> bool {
     let most = error.max().map_or(BYTES_MAX, |max| max.saturating_sub(error.reserved()));
     error.is_by_share() || bytes <= most
 }
 
-/// Admitted bytes that a growth takes. They go back unless it is made.
+/// Admitted bytes that a growth takes. They are returned if the growth fails.
 struct Admitted<'p> {
     pool: &'p GroupPool,
     bytes: usize,
@@ -74,7 +79,7 @@ impl Drop for Admitted<'_> {
 }
 
 impl GroupPool {
-    /// A pool that charges `group` of `hierarchy`. No growth of it waits.
+    /// Makes a pool that charges `group` of `hierarchy`. Its growths do not wait.
     ///
     /// # Panics
     /// The group is not of this hierarchy.
@@ -95,52 +100,60 @@ impl GroupPool {
         }
     }
 
-    /// Sets the time for which growths of this pool wait in all. Growths that wait at the same time share it. Only a growth of a consumer that cannot
-    /// spill waits, after the pool asked other queries to spill.
+    /// Sets the time for which growths of this pool wait in all. Growths that wait at the same time
+    /// share it. Only growths of consumers that cannot spill wait, after the pool has asked other
+    /// queries to spill.
     ///
-    /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to another thread first
-    /// ([`block_in_place`](tokio::task::block_in_place)), so that no task waits with it. Each try runs shrinkers on the thread. The last one, at the end
-    /// of the patience, also runs kill hooks, as any charge does.
+    /// A growth waits only on a multi-threaded tokio runtime. It hands the thread's other tasks to
+    /// another thread first ([`block_in_place`](tokio::task::block_in_place)), so that no task
+    /// waits with it. Each try runs shrinkers on the thread. The last one, at the end of the
+    /// patience, also runs kill hooks, as any charge does.
     ///
-    /// Tokio panics instead within a [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html), and on a current-thread runtime that is entered
-    /// within a multi-threaded one. The pool catches that panic, and none of its growths waits any more. The program's panic hook prints it once for
-    /// each query. Set no patience there, or where a panic ends the process.
+    /// Tokio panics instead within a
+    /// [`LocalSet`](https://docs.rs/tokio/1/tokio/task/struct.LocalSet.html), and on a
+    /// current-thread runtime that is entered within a multi-threaded one. The pool catches that
+    /// panic, and its growths no longer wait. The program's panic hook prints it once for each
+    /// query. Set no patience in these cases, or if a panic ends the process.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> GroupPool {
         self.patience = Patience::of(patience);
         self
     }
 
-    /// Lists consumers of this name without charging their bytes, because other consumers reserve the same bytes.
+    /// Lists consumers of this name without charging their bytes, because other consumers reserve
+    /// the same bytes.
     ///
-    /// With DataFusion's feature `arrow_buffer_pool` a program claims Arrow's buffers for a consumer that it names (`ArrowMemoryPool`). The operators
-    /// that hold these buffers have reserved them already.
+    /// With DataFusion's feature `arrow_buffer_pool` a program claims Arrow's buffers for a
+    /// consumer that it names (`ArrowMemoryPool`). The operators that hold these buffers have
+    /// reserved them already.
     #[must_use]
     pub fn uncharged(mut self, consumer: impl Into<String>) -> GroupPool {
         self.uncharged.push(consumer.into());
         self
     }
 
-    /// The same pool, for a query with allocations that are charged to `group`, of another hierarchy. A growth that has no room there is refused too.
+    /// Returns the same pool for a query with allocations that are charged to `group` of another
+    /// hierarchy. A growth that has no room there is refused as well.
     pub(crate) fn beside(mut self, group: Option<Group>) -> GroupPool {
         self.allocated = group;
         self
     }
 
-    /// Consumers that can spill grow up to so many eighths of their even share.
+    /// Lets consumers that can spill grow up to this many eighths of their even share.
     pub(crate) fn spill_at_eighths(&self, eighths: usize) {
         // ORDERING: Relaxed; a number by itself.
         self.eighths.store(eighths, Ordering::Relaxed);
     }
 
-    /// Takes a charge of the group over: the next growths have its bytes.
+    /// Takes over a charge of the group. The next growths use its bytes.
     pub(crate) fn admit(&self, charge: Charge) {
         let (_, bytes) = charge.into_parts();
-        // ORDERING: Relaxed; a number by itself. The bytes are charged to the group whichever thread takes them.
+        // ORDERING: Relaxed; a number by itself. The bytes are charged to the group whichever
+        // thread takes them.
         self.admitted.fetch_add(bytes as usize, Ordering::Relaxed);
     }
 
-    /// Takes admitted bytes for a growth, as many as there are of those that it asks for.
+    /// Takes admitted bytes for a growth: as many as it asks for, or as there are.
     fn take_admitted(&self, bytes: usize) -> Admitted<'_> {
         let take = |admitted: usize| (admitted > 0).then(|| admitted.saturating_sub(bytes));
         // ORDERING: Relaxed; as in `admit`.
@@ -148,7 +161,8 @@ impl GroupPool {
         Admitted { pool: self, bytes: before.map_or(0, |before| before.min(bytes)) }
     }
 
-    /// The bytes that the query needed in its group beyond those that it holds now, for a growth that was refused and could not spill.
+    /// The bytes that the query needed in its group beyond those that it holds now, for a growth
+    /// that was refused and could not spill.
     pub(crate) fn lacked(&self) -> u64 {
         // ORDERING: Relaxed; as in `admit`.
         let own = self.reserved().saturating_add(self.admitted.load(Ordering::Relaxed));
@@ -164,7 +178,8 @@ impl GroupPool {
         &self.member
     }
 
-    /// Growths that the pool refused so far, at any level of the tree and for any reason. After most of them the query spills and goes on.
+    /// Growths that the pool refused so far, at any level of the tree and for any reason. After
+    /// most of them the query spills and goes on.
     pub fn refused(&self) -> u64 {
         self.member.refused()
     }
@@ -174,18 +189,20 @@ impl GroupPool {
         self.member.consumers.list()
     }
 
-    /// Bytes that the query could hold in all now, at every level of the tree; `None` where no limit holds.
+    /// Returns the bytes that the query could hold in all now, with the limits of every level of
+    /// the tree, or `None` if there is no limit.
     fn most(&self, reserved: usize) -> Option<usize> {
         let allocated = self.allocated.as_ref().map_or(BYTES_MAX, Group::headroom);
         let headroom = self.group.headroom().min(allocated);
         // ORDERING: Relaxed; as in `admit`.
         let admitted = self.admitted.load(Ordering::Relaxed);
-        // Without a limit the headroom is the room of a counter.
+        // Without a limit, the headroom is what a counter can represent.
         let is_limited = headroom < BYTES_MAX / 2;
         is_limited.then_some(reserved.saturating_add(admitted).saturating_add(headroom as usize))
     }
 
-    /// The even share of each consumer that can spill, of all that those that cannot spill do not hold.
+    /// Returns the even share of each consumer that can spill, of all bytes not held by those that
+    /// cannot.
     #[cold]
     fn share(&self) -> usize {
         let mut list = self.member.consumers.list();
@@ -200,24 +217,26 @@ impl GroupPool {
         most.saturating_sub(kept) / sharing.max(1)
     }
 
-    /// Whether a reservation has more bytes to write to disk than it asks for.
+    /// Returns whether a reservation has more bytes to write to disk than it asks for.
     ///
-    /// One with less has just begun, or has spilled: refused, it would fail. Other reservations of its consumer may hold bytes meanwhile. A sort has some in
-    /// tasks that sorted its last batches and are about to end.
+    /// One with less has just begun, or has spilled, and would fail if it were refused. Other
+    /// reservations of its consumer may hold bytes at the same time. A sort has some in tasks that
+    /// sorted its last batches and are about to end.
     fn has_more(reservation: &MemoryReservation, place: &Place, additional: usize) -> bool {
         let own = reservation.size();
         place.note_reservation(own);
         own > additional && !place.merges()
     }
 
-    /// Whether a consumer that can spill [has more](Self::has_more) than it asks for, and would hold more than its share. One that spills at this moment
-    /// would fail.
+    /// Returns whether a consumer that can spill [has more](Self::has_more) than it asks for, and
+    /// would hold more than its share. One that spills at this moment would fail.
     fn spills(&self, reservation: &MemoryReservation, place: &Place, additional: usize) -> bool {
         let after = place.held().saturating_add(additional);
         if !Self::has_more(reservation, place, additional) || !self.looks(place, additional) {
             return false;
         }
-        // A quarter more, or two growths where those are more: a sort of few batches holds another one while it spills.
+        // Allows a quarter more, or two growths if those are more, because a sort of few batches
+        // holds another one while it spills.
         let needs_it_to_spill =
             place.spilling().is_some_and(|began| after <= began + (began / 4).max(2 * additional));
         let share = self.share();
@@ -225,19 +244,22 @@ impl GroupPool {
         let small = share / EIGHTHS * self.eighths.load(Ordering::Relaxed);
         // ORDERING: Relaxed; a hint by itself.
         self.member.line.store(small / 2, Ordering::Relaxed);
-        // An aggregate that spills early writes more groups, and has as much to merge. So it has all of its share in any plan.
+        // An aggregate that spills early writes more groups, and has as much to merge. So it gets
+        // all of its share in any plan.
         let share = if place.is_aggregate() { share } else { small };
         after > share && !needs_it_to_spill || self.member.gives_way(place)
     }
 
-    /// Whether a consumer that can spill looks at the others: it would hold much, or was asked to spill.
+    /// Returns whether a consumer that can spill must check the others, because it would hold much
+    /// or was asked to spill.
     #[inline]
     fn looks(&self, place: &Place, additional: usize) -> bool {
         // ORDERING: Relaxed; a hint by itself.
         place.held().saturating_add(additional) > self.member.line.load(Ordering::Relaxed) || place.is_asked()
     }
 
-    /// Whether a growth is one charge: no bytes were admitted, and allocations have no limit of their own.
+    /// Returns whether a growth is one charge: no bytes were admitted, and allocations have no
+    /// limit of their own.
     #[inline]
     fn is_plain(&self) -> bool {
         // ORDERING: Relaxed; as in `admit`.
@@ -304,7 +326,8 @@ impl GroupPool {
         }
     }
 
-    /// The next step of a growth that the tree refused: it asks other queries to spill, and waits for their memory if it cannot spill itself.
+    /// Takes the next step of a growth that the tree refused: asks other queries to spill, and
+    /// waits for their memory if the consumer cannot spill.
     #[cold]
     fn make_room(
         &self,
@@ -432,7 +455,8 @@ impl MemoryPool for GroupPool {
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         match self.member.consumers.counted(reservation.consumer().id()) {
             Some(counted) => {
-                // First, so that bytes which are charged are always a consumer's: a growth without room finds it.
+                // Counted first, so that charged bytes always belong to a consumer, which a growth
+                // without room can find.
                 raw::uncharge(&self.group, shrink as u64);
                 counted.take(shrink);
             }

@@ -1,7 +1,9 @@
-//! Rows that a query returns, which are charged for as long as they last.
+//! Rows that a query returns. They are charged for as long as they exist.
 //!
-//! - I1. Each buffer counts once, although batches share buffers: a sort returns slices of one. Its address is its own, because the rows keep it.
-//! - I2. The charge is a consumer's of the query's pool. So errors name it, and the pool makes room for it as for any consumer that cannot spill.
+//! - I1. Each buffer counts once, although batches share buffers; a sort, for example, returns
+//!   slices of one. No other buffer can have its address, because the rows keep it alive.
+//! - I2. The charge is that of a consumer of the query's pool. So errors name it, and the pool
+//!   makes room for it as for any consumer that cannot spill.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,10 +22,12 @@ const NAME: &str = "ReturnedRows";
 /// Bytes of a buffer besides its content: the owner, and its part of an array.
 const BUFFER: usize = 128;
 
-/// Rows that a query returned, as a slice of batches. Their memory is charged to the query's group until this is dropped, also after the query's end.
+/// Rows that a query returned, as a slice of batches. Their memory is charged to the query's group
+/// until this is dropped, also after the query's end.
 ///
-/// A clone of a batch is not charged: whoever keeps one beyond these rows charges it. Buffers that the rows share with a table in memory count too,
-/// because the rows keep them.
+/// A clone of a batch is not charged, so whoever keeps one longer than these rows should charge it.
+/// Buffers that the rows share with a table in memory count as well, because the rows keep them
+/// alive.
 pub struct Rows {
     batches: Vec<RecordBatch>,
     /// The addresses of the buffers that count already.
@@ -42,7 +46,7 @@ impl Rows {
         }
     }
 
-    /// Adds a batch, if there is room for it.
+    /// Adds a batch if there is room for it.
     pub(crate) fn push(&mut self, batch: RecordBatch) -> std::result::Result<(), NoRoom> {
         let data = batch.columns().iter().map(|column| column.to_data());
         let bytes = data.map(|data| self.new_bytes(&data)).sum();
@@ -68,7 +72,8 @@ impl Rows {
         self.reservation.size()
     }
 
-    /// The batches without their charge. The caller charges them elsewhere, or drops them soon.
+    /// Returns the batches without their charge. The caller should charge them elsewhere or drop
+    /// them soon.
     pub fn into_uncharged(self) -> Vec<RecordBatch> {
         self.batches
     }
@@ -83,7 +88,7 @@ impl Deref for Rows {
 }
 
 impl PartialEq for Rows {
-    /// Whether both have the same batches.
+    /// Returns whether both have the same batches.
     fn eq(&self, other: &Rows) -> bool {
         self.batches == other.batches
     }
@@ -103,7 +108,8 @@ pub(crate) struct NoRoom {
 }
 
 impl NoRoom {
-    /// Whether a query that holds nothing but the rows has no room for them either, as long as other groups keep theirs.
+    /// Returns whether even a query that holds nothing but the rows has no room for them, as long
+    /// as other groups keep theirs.
     pub(crate) fn is_final(&self, pool: &GroupPool) -> bool {
         matches!(pool.memory_limit(), MemoryLimit::Finite(most) if self.needed > most)
     }

@@ -1,12 +1,15 @@
-//! The queries of a tenant that run at one time, and the turn of the one that is begun anew.
+//! The queries of a tenant that run at the same time, and the turn of the one that is restarted.
 //!
-//! A query that ran out of memory beside others of its tenant would run out again, because those hold the memory. So it waits until they have freed as
-//! much as it wanted, which is charged to it at once. Then it has a plan for the room that there is. One query at a time waits for room, and has the
-//! turn until it ends.
+//! A query that ran out of memory while others of its tenant were running would run out again,
+//! because those have the memory. So it waits until they have freed as much as it wanted, which is
+//! charged to it at once. It then gets a plan for the available memory. One query at a time waits
+//! for room, and has the turn until it ends.
 //!
-//! - I1. Waits are futures. One query of a tenant at a time waits for room on a thread of its own, where caches shrink for it. A query
-//!   that waits holds no memory. Where the system gives no thread, the query goes on without the wait.
-//! - I2. All waits of a query together have one deadline, which also ends its repetitions. A query that another one runs as a part of itself waits so long for its turn.
+//! - I1. Waits are futures. One query of a tenant at a time waits for room on a thread of its own,
+//!   where caches shrink for it. A waiting query holds no memory. If the system refuses a thread,
+//!   the query continues without waiting.
+//! - I2. All waits of a query together have one deadline, which also ends its restarts. A query
+//!   that is run as a part of another one waits for its turn until that deadline.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,16 +20,16 @@ use memgroup::{Charge, ChargeError, ChargeErrorKind, Effort, Group};
 use tokio::sync::{Mutex, MutexGuard, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// The most that a query waits in all.
+/// The longest that a query waits in all.
 const WAIT_MOST: Duration = Duration::from_secs(60);
-/// How often a query that waits looks whether others run.
+/// How often a waiting query checks whether others are running.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The queries of one tenant: those in groups with the same parent.
 #[derive(Default)]
 pub(crate) struct Runs {
     running: AtomicUsize,
-    /// Held by the query that is begun anew, until its end.
+    /// Held by the query that is restarted, until its end.
     turn: Mutex<()>,
 }
 
@@ -44,14 +47,14 @@ impl Run<'_> {
         Run { runs, turn: None, deadline: None }
     }
 
-    /// Whether other queries of the tenant run, and do not wait.
+    /// Returns whether other queries of the tenant run, and do not wait.
     pub(crate) fn is_beside_others(&self) -> bool {
         // ORDERING: Relaxed; as in `Run::of`.
         self.runs.running.load(Ordering::Relaxed) > 1
     }
 
-    /// Waits for the turn, and then for room for `bytes` in `group`. Returns the charge of them. It ends without one when no other query runs,
-    /// and at the deadline of all waits.
+    /// Waits for the turn, and then for room for `bytes` in `group`. Returns their charge. Returns
+    /// none if no other query is running, or at the deadline of all waits.
     pub(crate) async fn wait(&mut self, group: &Group, bytes: u64) -> Option<Charge> {
         if bytes == 0 {
             return None;
@@ -96,7 +99,8 @@ fn is_for_lack_of_room(error: &ChargeError) -> bool {
     matches!(error.kind(), ChargeErrorKind::Refused | ChargeErrorKind::VictimDying)
 }
 
-/// Waits for room on a thread of its own: tokio's pool panics where the system has no thread for it. `None` without a thread: the query does not wait then.
+/// Waits for room on a thread of its own, because tokio's pool panics if the system has no thread
+/// for it. Returns `None` without a thread, and the query does not wait.
 fn wait_on_a_thread(group: Group, bytes: u64, until: std::time::Instant) -> Option<Room> {
     let (sender, charge) = oneshot::channel::<Option<Charge>>();
     let room = Room { charge, group: group.clone(), is_over: false };
@@ -122,8 +126,8 @@ fn wait_on_a_thread(group: Group, bytes: u64, until: std::time::Instant) -> Opti
     thread.spawn(work).is_ok().then_some(room)
 }
 
-/// The room that a thread waits for. If it is dropped before, the thread ends: at once, or, if its
-/// wait was about to begin at that moment, at the deadline of the wait or the end of the query.
+/// The room that a thread waits for. If it is dropped early, the thread ends at once, or, if its
+/// wait was just about to begin, at the deadline of the wait or the end of the query.
 struct Room {
     charge: oneshot::Receiver<Option<Charge>>,
     group: Group,
@@ -139,7 +143,7 @@ impl Drop for Room {
     }
 }
 
-/// A query that waits does not count as one that runs: it holds no memory.
+/// A waiting query does not count as a running one, because it holds no memory.
 struct Waiting<'t>(&'t Runs);
 
 impl Waiting<'_> {

@@ -1,4 +1,5 @@
-//! Files that a query spills to, which count the bytes written and read, in the statistics of the query's group (`io`).
+//! Files that a query spills to. They count the bytes written and read in the statistics of the
+//! query's group (`io`).
 
 use std::io::{self, Write};
 use std::path::Path;

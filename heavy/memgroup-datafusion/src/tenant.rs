@@ -1,4 +1,4 @@
-//! Tenants and their queries: a group each.
+//! Tenants and their queries, each with a group.
 
 use std::fmt;
 use std::future::Future;
@@ -30,13 +30,13 @@ use crate::rows::Rows;
 use crate::runs::Run;
 use crate::spill::SpillFiles;
 
-/// The most that a query waits for the tasks of its last plan, before it is restarted.
+/// The longest that a query waits for the tasks of its last plan before it is restarted.
 const DRAIN_MILLIS_MOST: u32 = 1000;
 
-/// For how long the growths of one query wait in all, unless the tenant is given another time.
+/// How long the growths of one query wait in all, by default.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A tenant of a database: a group, below which each query has one of its own.
+/// A tenant of a database: a group, below which each query has a group of its own.
 #[derive(Clone)]
 pub struct Tenant {
     hierarchy: Hierarchy,
@@ -52,8 +52,8 @@ fn external(error: impl std::error::Error + Send + Sync + 'static) -> DataFusion
 }
 
 impl Tenant {
-    /// A tenant that charges `group`. Its queries see the tables and functions of `context`, with its settings and caches.
-    /// They spill to the system's directory for temporary files.
+    /// Makes a tenant that charges `group`. Its queries see the tables and functions of `context`,
+    /// with its settings and caches. They spill to the system's directory for temporary files.
     pub fn new(hierarchy: &Hierarchy, group: &Group, context: &SessionContext) -> Tenant {
         Tenant {
             hierarchy: hierarchy.clone(),
@@ -71,7 +71,8 @@ impl Tenant {
         Tenant { disk, ..self }
     }
 
-    /// Sets the time for which growths of each query wait in all ([`GroupPool::patience`]); one second by default.
+    /// Sets how long growths of each query wait in all ([`GroupPool::patience`]); one second by
+    /// default.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Tenant {
         Tenant { patience, ..self }
@@ -79,14 +80,17 @@ impl Tenant {
 
     /// Charges all that the tenant's queries allocate to groups below `group`, one for each query.
     ///
-    /// It needs the global allocator of `memgroup-alloc`, and [`GroupTracer`](crate::GroupTracer) for DataFusion's tasks. The groups are of
-    /// another hierarchy than the tenant's, so that no byte counts twice in one tree. Both may have limits. A growth that has no room in
-    /// the second tree is refused, and the consumer spills. Bytes that DataFusion allocates without asking its pool exceed the limit.
+    /// It needs the global allocator of `memgroup-alloc`, and [`GroupTracer`](crate::GroupTracer)
+    /// for DataFusion's tasks. The groups must belong to another hierarchy than the tenant's, so
+    /// that no byte counts twice in one tree. Both may have limits. A growth that has no room in
+    /// the second tree is refused, and the consumer spills. Bytes that DataFusion allocates without
+    /// asking its pool exceed the limit.
     ///
-    /// Without this call the allocations of queries are charged to no group: the pool charges the bytes that they reserve.
+    /// Without this call the allocations of queries are charged to no group: the pool charges the
+    /// bytes that they reserve.
     ///
     /// # Panics
-    /// The group is of the tenant's own hierarchy.
+    /// The group belongs to the tenant's own hierarchy.
     #[must_use]
     pub fn count_allocated(self, group: &Group) -> Tenant {
         assert!(
@@ -102,26 +106,28 @@ impl Tenant {
         &self.group
     }
 
-    /// Begins a query: makes its group `name` below the tenant's.
+    /// Begins a query, and makes its group `name` below the tenant's.
     ///
-    /// Under a limit the query is planned to fit it: with fewer rows a batch, fewer partitions, smaller reservations for merges, and fewer
-    /// spilled files in a merge than the context says. The page of the crate has the figures.
+    /// Under a limit the query is planned to fit it, with fewer rows in a batch, fewer partitions,
+    /// smaller reservations for merges, and fewer spilled files in a merge than the context says.
+    /// The page of the crate has the figures.
     ///
     /// # Errors
-    /// The tenant has a query of this name, or was removed, or the hierarchy is full.
+    /// The tenant has a query of this name or was removed, or the hierarchy is full.
     pub fn begin(&self, name: &str) -> Result<Query> {
         let group = self.group.create_owned(name).map_err(external)?;
         self.query(group, None)
     }
 
-    /// Begins a query once there is room for `bytes` of it. It waits in line with other queries, and blocks no thread. The query has
-    /// these bytes for itself.
+    /// Begins a query once there is room for `bytes` bytes. It waits in line with other queries
+    /// without blocking a thread. The query has these bytes for itself.
     ///
-    /// The hierarchy's [reclaimer](memgroup::Hierarchy::reclaimer) shrinks caches for it. The program has to run one.
+    /// The hierarchy's [reclaimer](memgroup::Hierarchy::reclaimer) shrinks caches for it, so the
+    /// program must run one.
     ///
     /// # Errors
-    /// As [`begin`](Tenant::begin). [`DataFusionError::ResourcesExhausted`] if there is no room at the deadline, or no reclaimer runs, or
-    /// a limit allows less in all.
+    /// As [`begin`](Tenant::begin). [`DataFusionError::ResourcesExhausted`] if there is no room at
+    /// the deadline, or no reclaimer runs, or a limit allows less in all.
     pub async fn begin_when_room(
         &self,
         name: &str,
@@ -190,7 +196,8 @@ impl Tenant {
         }
     }
 
-    /// A context with the settings and functions of `state`, and those of the fit. Its plans charge the pool.
+    /// A context with the settings and functions of `state`, and those of the fit. Its plans charge
+    /// the pool.
     fn context(
         &self,
         state: SessionState,
@@ -227,7 +234,7 @@ fn group_name(group: &Group) -> String {
     group.path().rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// Whether a plan writes rows to a table or a file.
+/// Returns whether a plan writes rows to a table or a file.
 fn writes(plan: &LogicalPlan) -> Result<bool> {
     plan.exists(|plan| Ok(matches!(plan, LogicalPlan::Dml(_) | LogicalPlan::Copy(_))))
 }
@@ -246,8 +253,8 @@ fn is_out_of_memory(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// The eighths of a pool while its query is restarted. Afterwards they are those at first again,
-/// for plans of the query's own context.
+/// The eighths of a pool while its query is restarted. Afterwards the initial ones apply again, for
+/// plans of the query's own context.
 struct Eighths<'q>(&'q GroupPool);
 
 impl Eighths<'_> {
@@ -273,17 +280,19 @@ pub struct Query {
     tasks: Tasks,
     _allocated: Option<OwnedGroup>,
     group: OwnedGroup,
-    /// Told by the thread that removes the group.
+    /// Sent by the thread that removes the group.
     ended: Arc<OnceLock<EndedGroup>>,
     begun_anew: AtomicU64,
 }
 
 impl Query {
-    /// The context to plan the query with. All memory of its plans is charged to the query's group.
+    /// Returns the context to plan the query with. All memory of its plans is charged to the
+    /// query's group.
     ///
-    /// `SET datafusion.runtime.memory_limit` in it replaces the pool, and later plans are charged to no group. Where tenants write the SQL, call
-    /// [`collect`](Query::collect), or
-    /// [`sql_with_options`](SessionContext::sql_with_options) with [`SQLOptions`](datafusion::execution::context::SQLOptions) that allow no statements.
+    /// `SET datafusion.runtime.memory_limit` in it replaces the pool, and later plans are charged
+    /// to no group. Where tenants write the SQL, call [`collect`](Query::collect), or
+    /// [`sql_with_options`](SessionContext::sql_with_options) with
+    /// [`SQLOptions`](datafusion::execution::context::SQLOptions) that allow no statements.
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
@@ -298,7 +307,8 @@ impl Query {
         &self.group
     }
 
-    /// Runs a part of the query, such as a stream of its rows. It ends with an error when the engine stops the query's group for the memory of another one.
+    /// Runs a part of the query, such as a stream of its rows. It ends with an error when the
+    /// engine stops the query's group for the memory of another one.
     ///
     /// ```
     /// use datafusion::prelude::SessionContext;
@@ -334,18 +344,18 @@ impl Query {
         }
     }
 
-    /// Runs SQL and returns all of its rows, which are charged to the query's group as long as they last. Where they may be too many for that, use
-    /// [`stream`](Query::stream).
+    /// Runs SQL and returns all of its rows, which are charged to the query's group as long as they
+    /// exist. If there may be too many of them, use [`stream`](Query::stream).
     ///
     /// If memory runs out, the query is restarted. While other queries of the tenant run, it first
-    /// waits until there is room for all that it held and the growth that was refused. That room is
-    /// the query's until its end. All waits end a minute after the first one began. The first plan
-    /// after a wait is for all that the query can hold then. Each further plan is for half the
-    /// memory, until a plan cannot be smaller. The second one is for as much as the first, and its
-    /// joins sort both sides, as do all later ones. A plan of the least size is restarted only
-    /// after a wait, beside other queries. A statement that writes (`INSERT`, `COPY`) is not
-    /// restarted: it may have written some of its rows. Neither is a query whose rows alone exceed
-    /// the limit.
+    /// waits until there is room for all that it held and the growth that was refused. That room
+    /// belongs to the query until its end. All waits end a minute after the first one began. The
+    /// first plan after a wait is for all that the query can hold at that time. Each further plan
+    /// is for half the memory, until a plan cannot be smaller. As an exception, the second one is
+    /// for as much as the first, but its joins sort both sides, as do those of all later plans. A
+    /// plan of the smallest size is restarted only after a wait, while other queries run. A
+    /// statement that writes (`INSERT`, `COPY`) is not restarted, because it may have written some
+    /// of its rows. Neither is a query whose rows alone exceed the limit.
     ///
     /// # Errors
     /// As [`run`](Query::run); a query that is stopped is not restarted.
@@ -357,12 +367,11 @@ impl Query {
     }
 
     /// Runs SQL and returns its rows batch by batch. Each batch is charged to the query's group as
-    /// long as it lasts; buffers that several batches share are charged for each of them.
+    /// long as it exists; buffers that several batches share are charged for each of them.
     ///
-    /// Until the first batch, the query is restarted if memory runs out, as
-    /// [`collect`](Query::collect) does. After it an error is final, because the caller has seen
-    /// rows. Sorts and aggregations return their first batch after they have read all of their
-    /// input.
+    /// Until the first batch, the query is restarted if memory runs out, as by
+    /// [`collect`](Query::collect). After that an error is final, because the caller has seen rows.
+    /// Sorts and aggregations return their first batch after they have read all of their input.
     ///
     /// ```
     /// use datafusion::prelude::SessionContext;
@@ -395,7 +404,8 @@ impl Query {
     /// Runs SQL up to its first rows, or to the last. Restarts it if memory runs out.
     async fn begin(&self, sql: &str, extent: Extent) -> Result<Begun<'_>> {
         let (mut context, mut fit, reserved) = (self.context.clone(), self.fit, self.pool.reserved());
-        // Later contexts have the settings and functions of the first one, and not its prepared statements. So it plans for all of them.
+        // Later contexts have the settings and functions of the first one, but not its prepared
+        // statements, so the first context plans for all of them.
         let (mut plan, mut may_begin_anew) = (None, true);
         let eighths = Eighths(&self.pool);
         let (mut run, mut is_first) = (Run::of(self.pool.member().runs()), true);
@@ -460,7 +470,7 @@ impl Query {
     /// The plan of a statement, which runs at once if it is a setting or a definition.
     async fn plan(&self, context: &SessionContext, sql: &str) -> Result<LogicalPlan> {
         let plan = context.state().create_logical_plan(sql).await?;
-        // Its pool would count in no group, and its files in no statistics.
+        // The new pool would count in no group, and its files in no statistics.
         if let Some(setting) = runtime_setting(&plan) {
             return Err(DataFusionError::Configuration(format!(
                 "{setting} in query {}: a query has the runtime of its tenant; the limit of its memory is `max` of its group and those above",
@@ -470,18 +480,20 @@ impl Query {
         Ok(context.execute_logical_plan(plan).await?.into_unoptimized_plan())
     }
 
-    /// Ends the query: removes its group, and returns its figures. DataFusion's tasks end by themselves later. Until then the bytes that they
-    /// hold stay charged to the tenant.
+    /// Ends the query: removes its group, and returns its figures. DataFusion's tasks end by
+    /// themselves later. Until then the bytes that they hold stay charged to the tenant.
     ///
-    /// Where another thread is removing the tenant or the query, it waits until that thread has told the figures. Do not call it in an
-    /// [`on_end`](Group::on_end) callback of a group below the query's: that callback is to return first.
+    /// If another thread is removing the tenant or the query, it waits until that thread has sent
+    /// the figures. Don't call it in an [`on_end`](Group::on_end) callback of a group below the
+    /// query's, because that callback must return first.
     pub fn end(self) -> EndedQuery {
         let spilled_bytes = self.figures.spilled();
         let refused_growths = self.pool.refused();
         let allocated_peak_bytes = self.figures.allocated.as_ref().map(Group::peak);
         let Query { context, pool, tasks, group, ended, begun_anew, .. } = self;
         drop((context, pool, tasks));
-        // Other owners, which the hierarchy hands out by the path, do not keep it. An error says that another thread removes it.
+        // Other owners, which the hierarchy returns by the path, do not keep it alive. An error
+        // means that another thread is removing it.
         _ = group.remove_all();
         drop(group);
         let group = ended.wait().clone();
@@ -520,12 +532,13 @@ pub struct RowStream<'q> {
 }
 
 impl RowStream<'_> {
-    /// The next batch with its charge; `None` after the last one.
+    /// Returns the next batch with its charge, or `None` after the last one.
     ///
     /// **Cancel safety**: no batch is lost.
     ///
     /// # Errors
-    /// As [`Query::run`]; [`DataFusionError::ResourcesExhausted`] if there is no room for the batch, which is lost then.
+    /// As [`Query::run`]; [`DataFusionError::ResourcesExhausted`] if there is no room for the
+    /// batch, which is lost then.
     pub async fn next(&mut self) -> Result<Option<Rows>> {
         if let Some(first) = self.first.take() {
             self.is_over = first.is_empty();
@@ -552,7 +565,7 @@ impl fmt::Debug for RowStream<'_> {
     }
 }
 
-/// The figures of a query that ended; from [`Query::end`]. Printed, it is a line for a log.
+/// The figures of an ended query, from [`Query::end`]. Printed, it is a line for a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndedQuery {
@@ -560,11 +573,13 @@ pub struct EndedQuery {
     pub group: EndedGroup,
     /// Bytes that it wrote to files for lack of memory.
     pub spilled_bytes: u64,
-    /// Growths of its consumers that were refused ([`GroupPool::refused`]). `group.refusals` are those that the query's own limit refused.
+    /// Growths of its consumers that were refused ([`GroupPool::refused`]). `group.refusals` are
+    /// those that the query's own limit refused.
     pub refused_growths: u64,
     /// How often [`Query::collect`] restarted it, with a plan of the same size or a smaller one.
     pub begun_anew: u64,
-    /// The most bytes that it had allocated at one time, where they are counted ([`Tenant::count_allocated`]).
+    /// The most bytes that it had allocated at one time, if they are counted
+    /// ([`Tenant::count_allocated`]).
     pub allocated_peak_bytes: Option<u64>,
 }
 

@@ -1,12 +1,15 @@
-//! Views of texts and bytes that keep no more than their own bytes.
+//! Views of texts and bytes that keep only their own bytes alive.
 //!
-//! DataFusion reads texts from Parquet as views into the pages of a file. A batch keeps whole pages, and their bytes count for each batch that has a view
-//! into them: some MiB for a thousand rows of 30 bytes. So a plan with few rows a batch would need as much memory as one with many, and
-//! would write it to disk more often. Other nodes return views into more bytes than their rows have, too. A filter that lets few rows through makes a
-//! batch of many, and may begin a page of a MiB for each. A sort or a join returns views into all batches of one side.
+//! DataFusion reads texts from Parquet as views into the pages of a file. A batch keeps whole pages
+//! alive, and their bytes count for each batch that has a view into them, which is some MiB for a
+//! thousand rows of 30 bytes. So a plan with few rows in a batch would need as much memory as one
+//! with many, and would write it to disk more often. Other nodes also return views into more bytes
+//! than their rows have. A filter that lets few rows through combines many batches into one, and
+//! may start a page of a MiB for each. A sort or a join returns views into all batches of one side.
 //!
-//! Most nodes read a batch once. The others hold batches: joins, sorts, and all that this module does not know. Each of those gets batches with a copy of
-//! their own bytes. So a filter above a scan gets the pages as they are.
+//! Most nodes read a batch once. The others hold batches: joins, sorts, and all nodes that this
+//! module does not know. Each of those gets batches with a copy of their own bytes, while a filter
+//! above a scan gets the pages as they are.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,14 +35,46 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures_util::StreamExt as _;
 
-use crate::node::hands_on_its_input;
+/// Implements the properties and children of a node with a field `input` that keeps the order and
+/// partitions of the rows.
+macro_rules! hands_on_its_input {
+    () => {
+        fn properties(&self) -> &Arc<PlanProperties> {
+            self.input.properties()
+        }
 
-/// Buffers that are less than so many times as long as their views show stay as they are.
+        fn maintains_input_order(&self) -> Vec<bool> {
+            vec![true]
+        }
+
+        fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+            vec![false]
+        }
+
+        fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+            vec![&self.input]
+        }
+
+        fn apply_expressions(
+            &self,
+            _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+        ) -> Result<TreeNodeRecursion> {
+            Ok(TreeNodeRecursion::Continue)
+        }
+    };
+}
+
+pub(crate) use hands_on_its_input;
+
+/// A batch is copied only if its buffers are more than this many times as long as the bytes its
+/// views refer to.
 const TIMES: usize = 2;
 
-/// Puts a node `CompactExec` below each node that holds batches of its inputs, where they have texts or bytes as views. It copies the bytes that a batch
-/// shows, where the batch keeps more than twice as many. Views within lists and structs stay as they are. [`Tenant::begin`](crate::Tenant::begin) does it for
-/// its plans, and also compacts the rows that a plan returns.
+/// Puts a node `CompactExec` below each node that holds batches of its inputs, where they have
+/// texts or bytes as views. It copies the bytes that a batch refers to, if the batch keeps more
+/// than twice as many alive. Views within lists and structs stay as they are.
+/// [`Tenant::begin`](crate::Tenant::begin) does it for its plans, and also compacts the rows that a
+/// plan returns.
 ///
 /// ```
 /// use datafusion::physical_plan::displayable;
@@ -86,7 +121,8 @@ fn needs_compaction(node: &Arc<dyn ExecutionPlan>) -> bool {
     node.schema().fields().iter().any(is_view) && !node.is::<CompactExec>()
 }
 
-/// So many inputs of a node, the first ones, have batches that it holds. An aggregate copies texts that it groups by.
+/// Returns how many inputs of a node, counted from the first, have batches that it holds. An
+/// aggregate copies texts that it groups by.
 fn inputs_held(node: &dyn ExecutionPlan) -> usize {
     let holds_none = node.is::<CompactExec>()
         || node.is::<FilterExec>()
@@ -104,7 +140,7 @@ fn inputs_held(node: &dyn ExecutionPlan) -> usize {
     }
 }
 
-/// The same rows. Views keep their own bytes alone.
+/// Returns the same rows with views that keep only their own bytes alive.
 fn compacted(batch: RecordBatch) -> Result<RecordBatch> {
     let copies = batch.columns().iter().map(|column| {
         let column = column.as_ref();
@@ -123,13 +159,14 @@ fn compacted(batch: RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(batch.schema(), columns.collect())?)
 }
 
-/// A copy with the bytes that the views show, where the array keeps far more.
+/// Returns a copy with the bytes that the views refer to, if the array keeps far more alive.
 fn copied<T: ByteViewType + ?Sized>(array: &GenericByteViewArray<T>) -> Option<ArrayRef> {
     let kept: usize = array.data_buffers().iter().map(|buffer| buffer.capacity()).sum();
     (kept > TIMES * array.total_buffer_bytes_used()).then(|| Arc::new(array.gc()) as ArrayRef)
 }
 
-/// The node below one that holds batches. It has no metrics: a scheduler of Ballista counts those of the plan that it sent.
+/// The node below one that holds batches. It has no metrics, because a scheduler of Ballista counts
+/// those of the plan that it sent.
 #[derive(Debug)]
 struct CompactExec {
     input: Arc<dyn ExecutionPlan>,
@@ -254,7 +291,8 @@ mod tests {
         let rows = |text: &str| batch(vec![("key", Arc::clone(&keys)), (text, Arc::new(texts(50_000)))]);
         context.register_batch("one", rows("a")).unwrap();
         context.register_batch("two", rows("b")).unwrap();
-        // A filter copies the texts of a page that has many others, and else takes the page. After each change it begins a page of up to a MiB.
+        // A filter copies the texts of a page that has many others, and else takes the page. After
+        // each change it begins a page of up to a MiB.
         let own = |nth: i32| {
             let text = |row| (nth % 2 == 0 || row == 1).then(|| format!("the text of row {row:014}"));
             let texts = (0..1000).map(text).collect::<StringViewArray>().gc();

@@ -1,7 +1,9 @@
-//! Random queries of several tenants at once, with random limits, full and unwritable disks, and cancellations.
+//! Random queries of several tenants at once, with random limits, full and unwritable disks, and
+//! cancellations.
 //!
-//! Each query has the right rows or an error that fits its faults, and ends. Afterwards each group reads 0 and no file is left.
-//! `MEMGROUP_FUZZ_ROUNDS` sets the number of rounds; an assertion that fails names the round, which is its seed.
+//! Each query has the right rows or an error that fits its faults, and ends. Afterwards each group
+//! reads 0 and no file is left. `MEMGROUP_FUZZ_ROUNDS` sets the number of rounds; an assertion that
+//! fails names the round, which is its seed.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -159,7 +159,8 @@ fn a_small_sort_that_spills_has_a_batch_beside_its_own() {
     assert!(sort.try_grow(1).is_err(), "the bytes that it gets are bounded");
 }
 
-/// DataFusion drops the sorted batches of a spill with tasks that end some time later. Their reservations are of the same consumer.
+/// DataFusion drops the sorted batches of a spill with tasks that end some time later. Their
+/// reservations are of the same consumer.
 #[test]
 fn a_sort_without_batches_grows_beside_bytes_of_tasks_that_end() {
     let query = Query::new(4 * MIB);
@@ -173,7 +174,8 @@ fn a_sort_without_batches_grows_beside_bytes_of_tasks_that_end() {
     drop((ending, others));
 }
 
-/// DataFusion's aggregate frees all memory after its input, and merges its spilled groups under the same name.
+/// DataFusion's aggregate frees all memory after its input, and merges its spilled groups under the
+/// same name.
 #[test]
 fn an_aggregate_that_merges_spilled_groups_has_no_share() {
     for name in
@@ -236,7 +238,8 @@ fn an_aggregate_that_spilled_its_last_batch_merges_once_it_has_two_reservations(
 
 const BATCHES: i64 = 100;
 
-/// Numbers, each in one row. Before each batch they note whether the aggregate above them can spill.
+/// Numbers, each in one row. Before each batch they note whether the aggregate above them can
+/// spill.
 #[derive(Debug)]
 struct Numbers {
     schema: Arc<Schema>,
@@ -383,7 +386,8 @@ fn threads_share_a_consumer_without_losing_a_byte() {
     assert_eq!((query.pool.reserved(), query.group.usage_exact()), (0, 0));
 }
 
-/// Random calls of four threads on the same reservations, which also come and go with their consumers.
+/// Random calls of four threads on the same reservations, which also come and go with their
+/// consumers.
 #[test]
 fn the_group_has_the_bytes_of_all_reservations_whatever_threads_call() {
     let query = Query::new(10 * MIB);

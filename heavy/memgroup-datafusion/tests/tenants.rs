@@ -72,7 +72,8 @@ const QUERIES: [&str; 2] = [
     "select text, count(*) as n, min(key) from t group by text order by n, text",
 ];
 
-/// Limits of 16 MiB and more, at which DataFusion's own pools fail some of the queries, as the other test shows.
+/// Limits of 16 MiB and more, at which DataFusion's own pools fail some of the queries, as the
+/// other test shows.
 const LIMITS: [usize; 2] = [16 << 20, 30 << 20];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -271,7 +272,8 @@ async fn a_query_of_a_tenant_with_a_disabled_disk_does_not_spill() {
     until_empty(&group).await;
 }
 
-/// Rows of which the first attempt runs out of memory, and leaves a task behind that holds memory for a while.
+/// Rows of which the first attempt runs out of memory, and leaves a task behind that holds memory
+/// for a while.
 #[derive(Debug)]
 struct LeavesATask {
     schema: Arc<Schema>,
@@ -343,7 +345,8 @@ async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
     (0..8).for_each(|_| sort.try_grow(1 << 20).unwrap());
 }
 
-/// Rows that need 20 MiB for a while, in so many growths. They note the rows a batch of each attempt.
+/// Rows that need 20 MiB for a while, in so many growths. They note the rows a batch of each
+/// attempt.
 #[derive(Debug)]
 struct Needs {
     growths: usize,
@@ -478,7 +481,8 @@ async fn queries_of_a_tenant_are_begun_anew_one_after_the_other() {
     assert_eq!((one.end().begun_anew, two.end().begun_anew), (1, 1));
 }
 
-/// A tenant with a table of so many rows of 52 bytes in memory, in one partition and batches of 8192.
+/// A tenant with a table of so many rows of 52 bytes in memory, in one partition and batches of
+/// 8192.
 fn with_rows(hierarchy: &Hierarchy, rows: usize) -> (Group, Tenant) {
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     context.register_table("t", table(rows, 1)).unwrap();

@@ -79,7 +79,8 @@ async fn all_queries_have_the_same_rows_within_three_quarters_of_their_peak() {
 /// So many times as long as without a limit a query may take.
 const TIMES: u32 = 10;
 
-/// Narrows the limit of each query down to an eighth between one in which it ends soon and one in which it fails or takes [`TIMES`] as long.
+/// Narrows the limit of each query down to an eighth between one in which it ends soon and one in
+/// which it fails or takes [`TIMES`] as long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prints figures; MEMGROUP_TPCH_SCALE is the scale"]
 async fn prints_the_least_limit_of_each_query() {

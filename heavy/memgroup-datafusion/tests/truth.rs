@@ -1,4 +1,5 @@
-//! Queries under a global allocator that charges groups: reserved and allocated bytes, each counted once.
+//! Queries under a global allocator that charges groups: reserved and allocated bytes, each counted
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +121,8 @@ async fn allocations_are_charged_beside_reservations_and_counted_once() {
     drop(rows);
     until_below(&alice, 0).await;
 
-    // Its limit refuses growths, and plans fit it. Few rows are left at the end: those that a caller holds are charged, too.
+    // Its limit refuses growths, and plans fit it. Few rows are left at the end: those that a
+    // caller holds are charged, too.
     let expected = context.sql(NUMBERED).await.unwrap().collect().await.unwrap();
     let query = counted.begin("numbered").unwrap();
     assert_eq!(query.collect(NUMBERED).await.unwrap()[..], expected[..]);

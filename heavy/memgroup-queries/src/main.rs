@@ -1,12 +1,11 @@
 //! TPC-H queries of several tenants in one process: under memgroup, and under DataFusion's pools.
 //!
-//! `cargo run --release` runs four tenants, one of which wants several times the memory that there
-//! is. Each pool has two turns, in processes of their own, and the pools take turns.
+//! `cargo run --release` runs four tenants, one of which wants several times the available memory.
+//! Each pool has two turns, in processes of their own, and the pools alternate.
 
 #![forbid(unsafe_code)]
 
 mod pools;
-mod queries;
 mod table;
 mod turn;
 
@@ -67,6 +66,14 @@ fn bytes(text: &str) -> Result<u64, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected a limit, such as 128M".to_owned())
 }
 
+/// Formats bytes in the largest unit of which they are a multiple.
+fn in_units(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|&(_, shift)| bytes.trailing_zeros() >= shift);
+    let (unit, shift) = unit.unwrap_or(("bytes", 0));
+    format!("{} {unit}", bytes >> shift)
+}
+
 fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,7 +106,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
             sum.add(turn);
         }
     }
-    println!("\n{} s of queries under each pool, limit {} bytes\n", options.seconds, options.max);
+    println!("\n{} s of queries under each pool, limit {}\n", options.seconds, in_units(options.max));
     print!("{}", table::of(&sums));
     if let Some(path) = &options.json {
         let report: serde_json::Map<_, _> = sums
@@ -138,8 +145,9 @@ fn check_spill() -> Result<(), String> {
     })
 }
 
-/// Makes the tables unless they are there, and reads them once, so that no turn waits for the disk.
-/// They have another directory until they are complete, so a directory of this name is complete.
+/// Makes the tables unless they exist, and reads them once, so that no turn waits for the disk.
+/// They are made in another directory and then renamed, so a directory of this name is always
+/// complete.
 fn prepare(tables: &Path, scale: f64) -> Result<(), Box<dyn Error>> {
     if !tables.exists() {
         let data = tables.parent().ok_or("it has no parent")?;

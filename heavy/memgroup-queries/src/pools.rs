@@ -1,12 +1,14 @@
-//! The tenants' databases under memgroup, or under one of DataFusion's pools.
+//! The tenants with the SQL that their connections run, and their databases under memgroup or under
+//! one of DataFusion's pools.
 //!
-//! All of them have the same tables and settings, and may spill. They differ only in the pool, and in
-//! that memgroup plans a query for the memory that it can hold, and may restart it.
+//! All databases have the same tables and settings, and may spill. They differ only in the pool,
+//! and in that memgroup plans a query for the memory that it can hold, and may restart it.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use datafusion::arrow::array::RecordBatch;
@@ -22,9 +24,59 @@ use memgroup_datafusion::{Query, Rows};
 use memgroup_tokio::ReclaimerThread;
 use memgroup_tpch::TABLES;
 
-use crate::queries::TENANTS;
+/// A tenant with its queries, which each connection runs one after the other.
+pub(crate) struct Tenant {
+    pub(crate) name: &'static str,
+    /// Numbers of TPC-H queries. Empty for the runaway.
+    numbers: &'static [u32],
+    pub(crate) connections: usize,
+    /// Pause of a connection between two queries.
+    pub(crate) pause: Duration,
+}
 
-/// Consumers that an error of `TrackConsumersPool` names, as many as in DataFusion's own program.
+/// A small tenant, one with joins, one with the heaviest queries, and a runaway, whose queries want
+/// several times the available memory.
+pub(crate) const TENANTS: [Tenant; 4] = [
+    Tenant { name: "dashboards", numbers: &[1, 6, 14], connections: 1, pause: Duration::from_millis(50) },
+    Tenant { name: "reports", numbers: &[3, 5, 10, 12], connections: 1, pause: Duration::from_millis(50) },
+    Tenant { name: "analysts", numbers: &[9, 18, 21], connections: 2, pause: Duration::ZERO },
+    Tenant { name: "runaway", numbers: &[], connections: 1, pause: Duration::ZERO },
+];
+
+/// What a runaway runs: an aggregate and a sort, which can spill, and a join, which cannot.
+const RUNAWAY: [&str; 3] = [
+    // Nearly as many groups as rows.
+    "select count(*) as groups, max(lines) as most
+     from (select l_orderkey, l_partkey, l_comment, count(*) as lines from lineitem
+           group by l_orderkey, l_partkey, l_comment)",
+    "select max(place) as places, max(l_comment) as last
+     from (select l_comment,
+                  row_number() over (order by l_comment, l_orderkey, l_linenumber) as place
+           from lineitem)",
+    // Each row with itself.
+    "select count(*) as pairs, max(one.l_comment || other.l_comment) as last
+     from lineitem one join lineitem other
+       on one.l_orderkey = other.l_orderkey and one.l_linenumber = other.l_linenumber",
+];
+
+impl Tenant {
+    pub(crate) fn is_runaway(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Returns the queries of one connection in an endless cycle. Connections start with different
+    /// ones.
+    pub(crate) fn queries(&self, connection: usize) -> impl Iterator<Item = &'static str> + Send {
+        let all: Vec<&str> = match self.numbers {
+            [] => RUNAWAY.to_vec(),
+            numbers => numbers.iter().filter_map(|&number| memgroup_tpch::query(number)).collect(),
+        };
+        all.into_iter().cycle().skip(connection)
+    }
+}
+
+/// How many consumers an error of `TrackConsumersPool` names: as many as in DataFusion's own
+/// program.
 const TOP: NonZeroUsize = NonZeroUsize::new(5).expect("five is not zero");
 
 /// What bounds the memory of all queries.
@@ -32,16 +84,16 @@ const TOP: NonZeroUsize = NonZeroUsize::new(5).expect("five is not zero");
 pub(crate) enum Pool {
     /// A group for each tenant, and one below it for each query.
     Memgroup,
-    /// memgroup, without the runaway: the latencies that the others have without it.
+    /// memgroup without the runaway, for the latencies that the others have without it.
     Alone,
     Greedy,
     FairSpill,
-    /// Over a greedy one.
+    /// Around a greedy pool.
     TrackConsumers,
 }
 
 impl Pool {
-    /// Its name in tables and sentences.
+    /// Returns its name in tables and sentences.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Pool::Memgroup => "memgroup",
@@ -56,7 +108,7 @@ impl Pool {
         matches!(self, Pool::Memgroup | Pool::Alone)
     }
 
-    /// DataFusion's pool of that size. memgroup's queries have pools of their own.
+    /// Returns DataFusion's pool of this size. memgroup's queries have pools of their own.
     fn of_datafusion(self, bytes: usize) -> Arc<dyn MemoryPool> {
         match self {
             Pool::Memgroup | Pool::Alone => Arc::new(UnboundedMemoryPool::default()),
@@ -75,7 +127,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Fails if a tenant still has charged bytes. All of its work has ended.
+    /// Fails if a tenant still has charged bytes although all of its work has ended.
     pub(crate) fn check_empty(&self) -> Result<(), String> {
         for group in &self.tenants {
             let bytes = group.usage_exact();
@@ -179,7 +231,7 @@ impl Running<'_> {
     /// Ends the query, and returns whether it was stopped.
     fn end(&mut self) -> bool {
         let Some(ended) = self.query.take().map(Query::end) else { return false };
-        // ORDERING: Relaxed, both; figures that are read after the runtime has ended.
+        // ORDERING: Relaxed, both, because the figures are read after the runtime has ended.
         self.database.restarted.fetch_add(ended.begun_anew, Ordering::Relaxed);
         self.database.spilled.fetch_add(ended.spilled_bytes, Ordering::Relaxed);
         ended.group.events.oom_kill > 0
@@ -192,7 +244,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A plan under a pool of DataFusion. Dropping it counts the bytes that its operators wrote to disk.
+/// A plan under a pool of DataFusion. Dropping it counts the bytes that its operators wrote to
+/// disk.
 struct Spilling<'a> {
     plan: Arc<dyn ExecutionPlan>,
     database: &'a Database,
@@ -200,7 +253,7 @@ struct Spilling<'a> {
 
 impl Drop for Spilling<'_> {
     fn drop(&mut self) {
-        // ORDERING: Relaxed; a figure that is read after the runtime has ended.
+        // ORDERING: Relaxed, because the figure is read after the runtime has ended.
         self.database.spilled.fetch_add(spilled(self.plan.as_ref()), Ordering::Relaxed);
     }
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::pools::Pool;
-use crate::queries::TENANTS;
+use crate::pools::{Pool, TENANTS};
 use crate::turn::{Figures, Turn};
 
 /// The table and the sentences. The first pools are memgroup's.
@@ -45,7 +44,7 @@ pub(crate) fn of(pools: &[(Pool, Turn)]) -> String {
     format!("{}\n\n{sentences}", table.trim_fmt())
 }
 
-/// The sum over all tenants but the runaway.
+/// Returns the sum over all tenants except the runaway.
 fn sum(turn: &Turn, figure: fn(&Figures) -> u64) -> u64 {
     let tenants = TENANTS.iter().zip(&turn.tenants);
     tenants.filter(|(tenant, _)| !tenant.is_runaway()).map(|(_, figures)| figure(figures)).sum()

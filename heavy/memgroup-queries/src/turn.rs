@@ -2,9 +2,10 @@
 //! the most resident bytes are those of this pool.
 //!
 //! - I1. Each query that begins is counted once: done, refused, killed or interrupted.
-//! - I2. The end of the turn interrupts queries. An interrupted one that has taken longer than all
-//!   others of its connection has a latency too, so a tenant that waits for ever has one.
-//! - I3. A query that runs again must return the rows of its first run, but for the rounding of
+//! - I2. The end of the turn interrupts queries. If an interrupted query has taken longer than all
+//!   others of its connection, its time counts as a latency. So even a tenant that waits for ever
+//!   has one.
+//! - I3. A query that runs again must return the rows of its first run, except for the rounding of
 //!   floats.
 
 use std::collections::HashMap;
@@ -20,8 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::pools::{self, Database, Outcome, Pool};
-use crate::queries::{TENANTS, Tenant};
+use crate::pools::{self, Database, Outcome, Pool, TENANTS, Tenant};
 
 /// Figures of one turn, or of several under one pool.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -125,7 +125,7 @@ pub(crate) fn run(pool: Pool, max: u64, length: Duration, tables: &Path) -> Resu
     // Cancelled queries end with the runtime, and so do their bytes.
     drop(runtime);
     for (figures, database) in turn.tenants.iter_mut().zip(&databases) {
-        // ORDERING: Relaxed, both; the threads that counted ended with the runtime.
+        // ORDERING: Relaxed, both, because the threads that counted ended with the runtime.
         figures.restarted = database.restarted.load(Ordering::Relaxed);
         figures.spilled = database.spilled.load(Ordering::Relaxed);
     }
@@ -149,7 +149,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Runs its queries one after the other until `end`. Returns the tenant's index and the figures.
+    /// Runs its queries one after the other until `end`. Returns the tenant's index and the
+    /// figures.
     async fn run(self, end: Instant) -> Result<(usize, Figures), String> {
         let (tenant, mut figures) = (&TENANTS[self.index], Figures::default());
         let mut longest = Duration::ZERO;
@@ -203,7 +204,7 @@ impl Connection {
     }
 }
 
-/// Most bytes of this process that were in memory.
+/// Returns the highest resident memory of this process, in bytes.
 fn resident_peak() -> Result<u64, Box<dyn Error>> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

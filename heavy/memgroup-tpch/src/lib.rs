@@ -1,4 +1,5 @@
-//! TPC-H for tests and measurements of memgroup: its tables as Parquet files, and its 22 queries in DataFusion's SQL.
+//! TPC-H for tests and measurements of memgroup: its tables as Parquet files, and its 22 queries in
+//! DataFusion's SQL.
 //!
 //! ```
 //! use datafusion::prelude::SessionContext;
@@ -44,10 +45,12 @@ pub const TABLES: [&str; 8] =
 /// Number of the queries; the first one has number 1.
 pub const QUERIES: u32 = 22;
 
-/// Rows of a group in a file, which one partition of a scan reads. Small scales have several groups, too.
+/// Rows of a row group in a file, which one partition of a scan reads. Even small scales have
+/// several row groups.
 const GROUP_ROWS: usize = 128 << 10;
 
-/// The SQL of a query with the parameters of TPC-H's validation run; none for a number that no query has.
+/// Returns the SQL of a query with the parameters of TPC-H's validation run, or `None` for a number
+/// that no query has.
 pub fn query(number: u32) -> Option<&'static str> {
     let texts = include_str!("queries.sql").split("-- ");
     texts.filter_map(|part| part.split_once('\n')).find_map(|(title, sql)| {
@@ -61,8 +64,9 @@ pub fn file(directory: &Path, table: &str) -> PathBuf {
     directory.join(format!("{table}.parquet"))
 }
 
-/// Writes the rows of a table at a scale to its file in `directory`, and syncs the file. It calls `tick` with the number of new rows now and then.
-/// When `tick` returns `false`, it ends early and returns `false`: then the file is incomplete.
+/// Writes the rows of a table at a scale to its file in `directory`, and syncs the file. It calls
+/// `tick` with the number of new rows from time to time. If `tick` returns `false`, it ends early
+/// and returns `false`, and the file is incomplete.
 ///
 /// # Errors
 /// TPC-H has no such table, or the file cannot be written.
@@ -93,10 +97,11 @@ pub fn write(directory: &Path, table: &str, scale: f64, tick: &mut dyn FnMut(u64
     Ok(true)
 }
 
-/// Makes the files of these tables the tables of a context.
+/// Registers the files of these tables as tables of a context.
 ///
 /// # Errors
-/// A file is missing or no Parquet file, or the context has a table of that name, or the directory's name is no text.
+/// A file is missing or is not a Parquet file, the context already has a table of that name, or the
+/// directory's name is not UTF-8.
 pub async fn register(context: &SessionContext, directory: &Path, tables: &[&str]) -> Result<()> {
     for table in tables {
         let path = file(directory, table);
@@ -111,12 +116,13 @@ pub async fn register(context: &SessionContext, directory: &Path, tables: &[&str
 /// The rows of a query as text, for [`are_same`] and messages.
 ///
 /// # Errors
-/// A value has no text.
+/// A value cannot be formatted.
 pub fn text(rows: &[RecordBatch]) -> Result<String> {
     Ok(pretty_format_batches(rows)?.to_string())
 }
 
-/// Whether two [texts](text) have the same rows. Floats may differ by their rounding, because plans add them in other orders.
+/// Returns whether two [texts](text) have the same rows. Floats may differ by rounding, because
+/// plans add them in different orders.
 pub fn are_same(one: &str, other: &str) -> bool {
     let is_close = |one: &str, other: &str| {
         let (Ok(one), Ok(other)) = (one.parse::<f64>(), other.parse::<f64>()) else { return false };

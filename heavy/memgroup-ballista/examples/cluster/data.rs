@@ -38,7 +38,8 @@ pub(crate) async fn remote(url: &str, tenant: &str, dir: &Path) -> Result<Sessio
         .with_target_partitions(PARTITIONS)
         // Of the default, 10 MB, none fits the limits here.
         .with_sort_spill_reservation_bytes(512 << 10)
-        // The adaptive planner of Ballista 55 loses queries with an executor: apache/datafusion-ballista#1986.
+        // The adaptive planner of Ballista 55 loses queries with an executor:
+        // apache/datafusion-ballista#1986.
         .with_ballista_adaptive_query_planner(false)
         .with_option_extension(TenantOptions::of(tenant));
     let state = SessionStateBuilder::new().with_config(config).with_default_features().build();

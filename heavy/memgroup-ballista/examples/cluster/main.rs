@@ -1,5 +1,6 @@
-//! A cluster of one scheduler and two executors, each a process, with two tenants. One tenant's queries are short; the other's hold all memory that
-//! they get. After half of the time one executor is killed.
+//! A cluster of one scheduler and two executors, each a process, with two tenants. One tenant's
+//! queries are short; the other's hold all memory that they get. After half of the time one
+//! executor is killed.
 //!
 //! `cargo run -p memgroup-ballista --example cluster [seconds]`
 

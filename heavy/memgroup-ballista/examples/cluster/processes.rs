@@ -18,7 +18,8 @@ use crate::roles::{Role, VARIABLE};
 /// The time within which all processes must be there.
 const START: Duration = Duration::from_secs(60);
 
-/// A process that ends with this one: when the pipe to it closes, and at the latest when this is dropped.
+/// A process that ends with this one: when the pipe to it closes, and at the latest when this is
+/// dropped.
 struct Process {
     child: Child,
     to: ChildStdin,
@@ -60,7 +61,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a scheduler and as many executors, all of which have the tree `tree`, in TOML. Waits until the scheduler hears of them all.
+    /// Starts a scheduler and as many executors, all of which have the tree `tree`, in TOML. Waits
+    /// until the scheduler hears of them all.
     ///
     /// `arguments` are those of each process, for a program that plays its role only with them.
     pub(crate) fn start(

@@ -1,4 +1,5 @@
-//! The processes of the cluster. Each is this program again, with its role in a variable of its environment.
+//! The processes of the cluster. Each is this program again, with its role in a variable of its
+//! environment.
 
 use std::io::{BufRead, stdin};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -53,7 +54,8 @@ pub(crate) fn play() {
     exit(0);
 }
 
-/// The lines that the parent writes. The process ends when the parent's end of the pipe closes, however the parent ended.
+/// The lines that the parent writes. The process ends when the parent's end of the pipe closes,
+/// however the parent ended.
 fn lines_of_parent() -> mpsc::UnboundedReceiver<String> {
     let (lines, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -70,7 +72,8 @@ async fn scheduler(port: u16) -> Result<(), Failure> {
     let config = tenant_scheduler(SchedulerConfig {
         external_host: "127.0.0.1".to_owned(),
         bind_port: port,
-        // Executors ask for tasks. With tasks that the scheduler pushes, queries hung after the loss of an executor.
+        // Executors ask for tasks. With tasks that the scheduler pushes, queries hung after the
+        // loss of an executor.
         scheduling_policy: TaskSchedulingPolicy::PullStaged,
         task_distribution: TaskDistributionPolicy::RoundRobin,
         // An executor that was killed is given up after so long.

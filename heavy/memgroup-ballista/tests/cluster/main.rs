@@ -36,7 +36,8 @@ const SMALL: [&str; 2] = [
 /// The first batch of rows does not fit, so an operator that can spill has nothing to spill.
 const HOG: &str = "select count(*) as rows from lineitem a join lineitem b on a.l_orderkey = b.l_orderkey and a.l_comment < b.l_comment";
 
-/// The processes of the cluster are this program with this test alone. In the program itself it does nothing.
+/// The processes of the cluster are this program with this test alone. In the program itself it
+/// does nothing.
 #[test]
 fn plays_the_role_that_the_environment_names() {
     roles::play();
@@ -101,7 +102,8 @@ async fn charges_tenants_and_refuses_the_hog() {
     assert!(sum(&usage, "hog", |tenant| tenant.refusals) > 0, "no refusal of hog:\n{usage}");
     assert_eq!(sum(&usage, "small", |tenant| tenant.refusals), 0, "small was refused:\n{usage}");
 
-    // Each query of a client is a session of its own on the executors, so the tenant may change between two.
+    // Each query of a client is a session of its own on the executors, so the tenant may change
+    // between two.
     hog.sql("set memgroup.tenant = 'idle'").await.unwrap().collect().await.unwrap();
     hog.sql(SMALL[0]).await.unwrap().collect().await.unwrap();
     let usage = cluster.usage().unwrap();

@@ -199,7 +199,8 @@ fn fair_shares_decide_at_each_level() {
     sort.try_grow(MIB).unwrap_err();
 }
 
-/// Rounds in which a hog holds all but 10 MiB, another query asks for 20, and the hog spills if it is to.
+/// Rounds in which a hog holds all but 10 MiB, another query asks for 20, and the hog spills if it
+/// is to.
 fn spills_of_a_hog(rounds: u32, mut round: impl FnMut(&MemoryReservation)) -> u32 {
     let database = Database::new();
     let (hog, small) = (database.pool("hog", "1"), database.pool("small", "1"));

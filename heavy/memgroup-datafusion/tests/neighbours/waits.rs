@@ -106,7 +106,8 @@ thread_local! {
     static PANICS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Growths that are refused where tokio lets no thread block. It says so once, by a panic that the pool catches.
+/// Growths that are refused where tokio lets no thread block. It says so once, by a panic that the
+/// pool catches.
 fn refused(small: &Arc<GroupPool>) {
     static COUNTING: Once = Once::new();
     COUNTING.call_once(|| {
