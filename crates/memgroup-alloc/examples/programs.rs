@@ -237,7 +237,7 @@ fn tenants() -> Group {
     tenants
 }
 
-/// Runs one program on so many threads, all in one group, and prints the processor time of each
+/// Runs one program on this many threads, all in one group, and prints the processor time of each
 /// repetition on each thread.
 fn slow(program: &str, threads: usize, bytes: usize, repetitions: usize) {
     let group = tenants().create("tenant").expect("a new group");

@@ -243,7 +243,7 @@ mod tests {
             drop(scope);
             let mut size = 100;
             for next in [101, 2000, 70_000, 300] {
-                // SAFETY: a live block of so many bytes.
+                // SAFETY: a live block of this many bytes.
                 unsafe { block.write_bytes(7, size) };
                 // SAFETY: a live block of this layout.
                 block = unsafe { allocator.realloc(block, layout(size), next) };

@@ -122,7 +122,7 @@ impl Group {
     }
 }
 
-/// In place of the barrier on all processors (`records` E1).
+/// Replaces the barrier on all processors (`records` E1).
 fn barrier() -> bool {
     // ORDERING: SeqCst fence, as the owner's in a model.
     fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! A barrier that worked when the program started and is forbidden later: the process goes on.
+//! A barrier that worked when the program started and is forbidden later: the process continues.
 //!
 //! One test, in a process of its own: the barrier is lost for the whole of it.
 
@@ -18,7 +18,7 @@ mod seccomp;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::system();
 
-/// A thread that allocates and frees `blocks` in a group whenever it is told to.
+/// A thread that allocates and frees `blocks` in a group on request.
 struct Worker {
     tell: mpsc::Sender<(Group, usize)>,
     done: mpsc::Receiver<()>,
@@ -74,8 +74,7 @@ fn without_the_barrier_held_back_bytes_stay_until_their_threads_next_block() {
     assert!(held_back(&tenant) > 0 && held_back(&removed) > 0);
     seccomp::forbid_membarrier();
 
-    // The bytes of a thread that may be between two stores stay, also where they make a charge
-    // fail.
+    // The bytes of a thread that may be between two stores stay, even if they make a charge fail.
     let before = held_back(&tenant);
     tenant.try_charge(1 << 20).unwrap_err();
     assert_eq!(held_back(&tenant), before);

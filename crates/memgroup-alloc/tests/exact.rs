@@ -60,7 +60,7 @@ fn snapshots_and_groups_give_one_answer_while_bytes_are_held_back() {
                     has_looked.recv().unwrap_err();
                 }
             });
-            // The thread ends when this is dropped, also where an assertion fails.
+            // The thread ends when this is dropped, even if an assertion fails.
             let _looked = looked;
             let block = work(&a);
             has_worked.recv().unwrap();

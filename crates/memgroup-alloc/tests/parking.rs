@@ -24,7 +24,7 @@ fn tenant() -> (Hierarchy, Group) {
     (hierarchy, tenant)
 }
 
-/// Blocks of a neighbour on the calling thread, of so many KiB together.
+/// Blocks of a neighbour on the calling thread, with this many KiB in total.
 fn fill(group: &Group, kib: u64) -> Vec<Vec<u8>> {
     let _scope = scope::enter(group);
     (0..kib).map(|_| vec![1_u8; 1024]).collect()

@@ -17,8 +17,8 @@ const SMALL: usize = 100;
 /// One that none may.
 const LARGE: usize = 1 << 20;
 
-/// A thread that allocates a block in a group and frees it, whenever it is told to. Then it holds
-/// bytes back for the group.
+/// A thread that allocates a block in a group and frees it on request. It then holds bytes back for
+/// the group.
 struct Worker {
     tell: mpsc::Sender<(Group, usize)>,
     done: mpsc::Receiver<()>,
@@ -89,7 +89,7 @@ fn a_removed_group_ends_with_a_large_block_of_that_thread() {
 }
 
 /// The usage above a removed group, after a thread that holds bytes back for it has called `act`
-/// with a large block of another group. The thread makes and frees no other block meanwhile.
+/// with a large block of another group. The thread makes and frees no other block in the meantime.
 fn usage_after_a_large_block(act: fn(Vec<u8>) -> Vec<u8>) -> u64 {
     let _watchdog = Watchdog::over("the end of a removed group");
     let (hierarchy, elsewhere) = (hierarchy(), hierarchy());

@@ -106,7 +106,7 @@ fn nanos_of_thread(begin: Instant) -> f64 {
     run.unwrap_or(begin.elapsed().as_nanos() as f64)
 }
 
-/// Nanoseconds of one operation on each of so many threads.
+/// Nanoseconds of one operation on each of this many threads.
 fn nanos(threads: u64, op: &Op) -> f64 {
     let work = |thread: u64| {
         let begin = Instant::now();

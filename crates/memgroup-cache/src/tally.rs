@@ -26,9 +26,9 @@ impl Tally {
     /// Counts an entry before it is in the cache, and calls `mark` if the slot may be unmarked, or
     /// if the bytes have doubled since the last mark.
     ///
-    /// When it returns, the slot is marked, also if another thread brought the first entry and is
-    /// still on its way to its own mark. A full cache evicts as much as it takes in, and passes the
-    /// same size all the time. It isn't marked each time.
+    /// When it returns, the slot is marked, even if another thread inserted the first entry and has
+    /// not made its own mark yet. A full cache evicts as much as it admits, so it passes the same
+    /// size again and again, and isn't marked each time.
     pub(crate) fn add(&self, bytes: u64, mark: impl FnOnce()) {
         // ORDERING: Relaxed; a figure.
         self.entries.fetch_add(1, Ordering::Relaxed);

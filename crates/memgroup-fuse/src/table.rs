@@ -1,4 +1,4 @@
-//! Table: the open descriptors by the number that the kernel gives back with each request.
+//! Table: the open descriptors by the number that the kernel sends with each request.
 //!
 //! - I1. Every user finds places: the more are taken, the fewer a user may hold, and [`ALWAYS`] are
 //!   never refused ([`has_place`]). A descriptor holds one place. The entries of a directory's list

@@ -5,7 +5,7 @@
 //!   limit ──────────────────────────────────────────────────────────────────────
 //!   15/16    used is above, or would be if groups charged up to the root's max:
 //!              purge the allocator; what then is not charged is the margin that the root's max leaves
-//!            used is above: caches give back the excess, too
+//!            used is above: caches must free the excess as well
 //!   7/8
 //!            used is below for eight checks: the root's max rises by half of the room, up to the user's and to 15/16 less the margin
 //! ```

@@ -1,5 +1,5 @@
-//! A moment without descriptors: the watcher goes on, because its files stay open; and if it has to
-//! open one, it tries again.
+//! A moment without descriptors: the watcher continues, because its files stay open; and if it has
+//! to open one, it tries again.
 
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
@@ -22,7 +22,7 @@ fn allow_descriptors(below: libc::rlim_t) -> libc::rlim_t {
     before
 }
 
-/// Has the file at `path`, which is open somewhere in this process, fail when it is read.
+/// Makes the file at `path`, which is open somewhere in this process, fail when it is read.
 fn spoil(path: &str) {
     let place = File::open("/proc").expect("a directory cannot be read as a file");
     let open = fs::read_dir("/proc/self/fd").expect("a directory").map(|entry| entry.expect("an entry"));

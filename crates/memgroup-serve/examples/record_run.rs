@@ -1,9 +1,9 @@
 //! Records a run for the test of the alerts: `cargo run -p memgroup-serve --example record_run --
 //! 600 > series.yml`.
 //!
-//! A program with four tenants runs for so many seconds. Every fifteen seconds it asks its own
-//! server for `/metrics`. At the end it prints the values as the `input_series` of `promtool test
-//! rules`, which `ops/alerts_test.yml` has.
+//! A program with four tenants runs for the given number of seconds. Every fifteen seconds it asks
+//! its own server for `/metrics`. At the end it prints the values as the `input_series` of
+//! `promtool test rules`, which `ops/alerts_test.yml` has.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};

@@ -8,7 +8,7 @@
 //!
 //! | promise | kept by |
 //! |---|---|
-//! | bounded connections, and strangers give way first | `Conns::admit`, `List::victim` |
+//! | bounded connections; strangers are replaced first | `Conns::admit`, `List::victim` |
 //! | deadlines for slow clients | `Conn::until_cut`; for bodies `control::read_body` |
 //! | a client that does not read gives its memory back | `answer::with_room`, `Conns::cut_stalled` |
 //! | bounded requests | `serve` (head), `control::read_body` (body), `route::query` |

@@ -12,7 +12,7 @@ use memgroup_serve::Serve;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::system();
 
-/// Reads an answer in small pieces, and returns its length and the most that `usage` was meanwhile.
+/// Reads an answer in small pieces, and returns its length and the highest `usage` in that time.
 fn get(socket: &Path, path: &str, usage: impl Fn() -> u64) -> (usize, u64) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream

@@ -109,8 +109,8 @@ fn acts_and_limits_have_lines() {
     }
     let line = lines.wait(&["memgroup::refusals", "group=\"/t\""]);
     assert!(line.contains("usage_bytes=0 max_bytes=100"), "{line}");
-    // The rest is told ten seconds later, in one line, though the server looks some twenty times
-    // meanwhile.
+    // The rest is logged ten seconds later, in one line, although the server checks some twenty
+    // times in between.
     while began.elapsed() < Duration::from_secs(2) {
         group.try_charge(101).unwrap_err();
         std::thread::sleep(Duration::from_millis(10));

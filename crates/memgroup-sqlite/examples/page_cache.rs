@@ -7,7 +7,7 @@
 //!
 //! Both caches allocate through memgroup and take turns, so only the cache differs.
 //!
-//! - *hit*: a page is fetched and unpinned again, in random order, with so many pages cached.
+//! - *hit*: a page is fetched and unpinned again, in random order, with this many pages cached.
 //! - *miss*: the same, and another page has to be recycled.
 //! - *filling*: a new page is created and freed.
 //! - *scan*: a statement reads a table ten times as large as the cache; the figure is for a page.

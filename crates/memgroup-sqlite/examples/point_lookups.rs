@@ -10,7 +10,7 @@
 //! serialized mode and its pages are cached; every thread has its own connection and database file
 //! (and, under memgroup, its own group under a common parent).
 //!
-//! Three kinds of look-up: a short row with the statement kept (`kept`), or prepared anew each time
+//! Three kinds of look-up: a short row with the statement kept (`kept`), or prepared each time
 //! (`prepared`), as a server does that is sent SQL; and a row with two kilobytes of text
 //! (`document`). The first two find all they need in the connection's lookaside and never ask the
 //! allocator: memgroup's cost there is entering the group, and SQLite's statistics cost nothing.

@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Frees a block that cost its owner so many bytes.
+    /// Frees a block that cost its owner `charged_bytes` bytes.
     fn free(owner: u32, charged_bytes: u32) {
         let size = charged_bytes - crate::block::HEADER_BYTES as u32;
         count_freed(Header { owner, size });

@@ -105,7 +105,7 @@ impl TenantConnection {
     }
 
     /// Runs `work` on the connection in its group: every allocation of SQLite in it is charged to
-    /// the group. Statements that are to be kept between runs belong in the connection's cache
+    /// the group. Statements that should be kept between runs belong in the connection's cache
     /// ([`Connection::prepare_cached`]). A transaction begins with
     /// [`TenantConnection::transaction`].
     ///
@@ -127,7 +127,7 @@ impl TenantConnection {
     ///
     /// [`TenantError::OutOfMemory`] when the group, or one of its ancestors, refused memory that
     /// SQLite needed; [`TenantError::Killed`] when the run was stopped because another group needed
-    /// its memory, also if `work` succeeded but left a transaction open that it began;
+    /// its memory, even if `work` succeeded but left a transaction open that it began;
     /// [`TenantError::Sqlite`] for every other error of `work`.
     pub fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, TenantError> {
         self.pay(None);

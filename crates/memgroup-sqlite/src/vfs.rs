@@ -75,7 +75,7 @@ pub(crate) fn register() -> c_int {
 ///
 /// # Safety
 ///
-/// `underlying` is a complete VFS object, and no VFS is registered or unregistered meanwhile.
+/// `underlying` is a complete VFS object, and no VFS is registered or unregistered during the call.
 unsafe fn over(underlying: *mut ffi::sqlite3_vfs) -> ffi::sqlite3_vfs {
     // SAFETY: the caller's promise.
     let under = unsafe { &*underlying };

@@ -112,7 +112,7 @@ fn sweep(test: &str, settings: Step) {
         let (conn, is_refused) = scenario(&group, &path, settings);
         let is_open = conn.is_some();
         // Closing takes memory, too: to copy a write-ahead log, for instance. It succeeds without.
-        // A connection that was refused once must go on itself.
+        // A connection that was refused once must continue by itself.
         let conn = conn.filter(|_| run.form == Form::Once);
         let (charges, failed) = (injection.drawn(), injection.failed());
         drop(injection);

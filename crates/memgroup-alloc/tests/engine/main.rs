@@ -66,7 +66,7 @@ mod stress;
 #[path = "../../../memgroup/tests/wait/main.rs"]
 mod wait;
 
-/// The allocator, which gives each thread a group and looks for calls within calls.
+/// The allocator, which gives each thread a group and detects nested calls.
 struct Strict {
     charging: Allocator,
 }

@@ -40,7 +40,7 @@ fn held() -> (usize, usize) {
 /// The same, when no thread of a removal is left: it answers before it ends.
 fn held_at_rest() -> (usize, usize) {
     let names = || fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path().join("comm"));
-    // A thread may end meanwhile.
+    // A thread may end in the meantime.
     let is_worker = |name| fs::read_to_string(name).is_ok_and(|name| name == "memgroup-remove\n");
     while names().any(is_worker) {
         thread::yield_now();

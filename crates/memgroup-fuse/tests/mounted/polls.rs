@@ -154,7 +154,7 @@ fn fires_a_trigger_of_the_descriptor_that_wrote_it() {
     drop(stalled);
     assert_eq!(poll_now(&file), READY, "the poll took the firing");
     assert_eq!(poll_now(&other), CHANGED, "another descriptor has no trigger");
-    // A trigger that fires while no poll waits is told to the next one.
+    // A trigger that fires while no poll waits is reported to the next one.
     let (file, _stalled) = (open(), group.stall_task());
     (&file).write_all(b"full 1 500000").unwrap();
     while poll_now(&file) != FIRED {

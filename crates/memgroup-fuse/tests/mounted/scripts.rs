@@ -1,4 +1,4 @@
-//! The scripts of two kernel letters, written anew for the mount.
+//! The scripts of two kernel letters, rewritten for the mount.
 //!
 //! The README lists the parts that need objects of the kernel. The program does those here.
 

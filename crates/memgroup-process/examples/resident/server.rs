@@ -103,8 +103,8 @@ impl Watched {
     ];
 }
 
-/// Serves so many requests on each connection. Returns the peaks of resident and charged bytes, and
-/// the numbers of requests that were served and refused.
+/// Serves this many requests on each connection. Returns the peaks of resident and charged bytes,
+/// and the numbers of requests that were served and refused.
 pub(crate) fn serve(watched: Watched, requests: u64) -> [u64; 4] {
     let hierarchy = Hierarchy::new(Config::new()).expect("the default configuration");
     hierarchy.root().set_max(ROOT_MAX).expect("a limit");

@@ -181,7 +181,7 @@ fn what_an_allocator_keeps_between_two_purges_is_a_part_of_the_margin() {
     let path = process.directory.path().join("sys/fs/cgroup/app/memory.current");
     let purge = move || std::fs::write(&path, (100 * MIB).to_string()).unwrap();
     let mut watcher = process.watcher().with_purge(purge);
-    // The first purge gives back what was kept for who knows how long.
+    // The first purge frees what was kept for an unknown time.
     process.uses(800 * MIB);
     let check = watcher.check().unwrap();
     assert_eq!((check.purged, check.action), (Some(700 * MIB), Action::None));

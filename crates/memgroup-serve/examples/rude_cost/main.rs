@@ -259,7 +259,7 @@ fn server_time() -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?.path();
-        // A thread of actions may end meanwhile.
+        // A thread of actions may end in the meantime.
         let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
         if [THREAD, "memgroup-start", "memgroup-act"].contains(&name.trim()) {
             sum += cpu_time(&task).unwrap_or_default();

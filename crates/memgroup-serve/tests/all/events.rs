@@ -60,8 +60,8 @@ impl Events {
         (id, kind, serde_json::from_str(&data).unwrap())
     }
 
-    /// Reads until so many groups have changed, told singly and as sums. Returns the number of the
-    /// last event.
+    /// Reads until this many groups have changed, reported one by one and as sums. Returns the
+    /// number of the last event.
     fn sum(&mut self, kind: &str, key: &str) -> u64 {
         let mut changed = 0;
         loop {

@@ -164,7 +164,7 @@ fn the_thread_of_the_server_is_nicer_than_the_program() {
     let before = own_niceness().unwrap();
     let _fixture = Fixture::with(|serve| serve.niceness(7));
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    // A thread of another test may end meanwhile.
+    // A thread of another test may end in the meantime.
     let stats = tasks.map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
     let mut servers = stats.filter(|stat| stat.contains("(memgroup-serve)"));
     assert!(

@@ -13,7 +13,7 @@ struct Kind {
     right: Right,
     /// The code of its refusal where it lacks the right.
     code: &'static str,
-    /// Whether it is refused also where no right is needed.
+    /// Whether it is refused even if no right is needed.
     is_foreign: bool,
 }
 

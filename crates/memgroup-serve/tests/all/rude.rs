@@ -1,4 +1,4 @@
-//! Slow, huge, many and rude clients: the others go on.
+//! Slow, huge, numerous and rude clients: the others continue.
 
 use std::io::{Read as _, Write as _};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Answers that are cut, come late, or are of another server: the page goes on with those that
+//! Answers that are cut, come late, or are of another server: the page continues with those that
 //! follow.
 
 use memgroup::{Config, Hierarchy};
@@ -80,7 +80,7 @@ fn a_restart_between_two_updates_brings_the_new_rights() {
     let hierarchy = hierarchy();
     let Shown { browser, server } = Shown::new(&hierarchy, CONTROL);
     browser.until("document.querySelector('form[aria-label]').checkVisibility()");
-    // A page that is hidden does not update. No answer is under way.
+    // A hidden page does not update. No answer is pending.
     browser.get("(window.now = window.all = 0)");
     answer_with(
         &browser,

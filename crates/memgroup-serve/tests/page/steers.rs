@@ -165,7 +165,7 @@ fn a_write_that_fails_after_another_group_was_chosen_is_told() {
     let told = || browser.text("#group > .error");
     write(browser, "share", "7");
     browser.until("go.length === 1");
-    // The last write to a file counts, and is told alone.
+    // The last write to a file counts, and is the only one reported.
     write(browser, "share", "8");
     shown.choose("/bob");
     write(browser, "share", "9");

@@ -187,7 +187,7 @@ impl PageCache {
         let mut locked = self.lock();
         // SAFETY: it is in the table and, with the lock held by the connection, not recent.
         let displaced = locked.pages.table.find(new).map(|other| unsafe { locked.pages.take(other) });
-        // SAFETY: the caller's promise; SQLite does not use the page meanwhile.
+        // SAFETY: the caller's promise; SQLite does not use the page in the meantime.
         let page = unsafe { locked.pages.take(page) };
         locked.pages.insert(page, new);
         drop(locked);

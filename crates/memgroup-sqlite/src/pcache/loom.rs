@@ -122,7 +122,7 @@ fn three_threads_take_the_lock() {
     let added = others.into_iter().map(|other| other.join().expect("it ends"));
     let added = 1 + added.filter(|added| *added).count() as u64;
     let _held = shared.0.lock();
-    // SAFETY: loom checks that no thread writes meanwhile.
+    // SAFETY: loom checks that no thread writes at the same time.
     assert_eq!(shared.1.with(|value| unsafe { *value }), added);
 }
 

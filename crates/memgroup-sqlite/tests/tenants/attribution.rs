@@ -239,7 +239,7 @@ fn never_shares_a_page_cache() {
     let (ours, theirs) = (tenant("ours"), tenant("theirs"));
     let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_SHARED_CACHE;
     let open = |group| TenantConnection::open_with_flags(group, "file:one?mode=memory", flags);
-    // SAFETY: no precondition. Connections that other tests open meanwhile have other names.
+    // SAFETY: no precondition. Connections that other tests open at the same time have other names.
     let enabled = unsafe { ffi::sqlite3_enable_shared_cache(1) };
     let (first, second) = (open(&ours).expect("a connection"), open(&theirs).expect("a connection"));
     // SAFETY: as above.

@@ -36,7 +36,7 @@ fn fill(blocks: usize) -> usize {
 
 const REQUESTS: usize = 200;
 const HOGS: usize = 16;
-/// The hog's requests that are stopped at least meanwhile.
+/// The fewest requests of the hog that are stopped in this time.
 const STOPS: usize = 8;
 
 #[test]
@@ -51,7 +51,7 @@ fn a_tenant_within_its_even_share_is_not_refused_beside_closures_that_ignore_the
     let is_over = Arc::new(AtomicBool::new(false));
     let stopped = Arc::new(AtomicUsize::new(0));
 
-    // Each closure goes on to its end, whatever its checkpoints say, and also after its request was
+    // Each closure continues to its end, whatever its checkpoints say, even after its request was
     // stopped.
     let block = |_: Incoming, blocks: usize| async move {
         let group = memgroup::scope::current().expect("the request's group is in force");
