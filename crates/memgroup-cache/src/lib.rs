@@ -8,8 +8,7 @@
 //! line:
 //!
 //! - `config`, `tally`: settings; the bytes of a cache, and how long a lower capacity lasts.
-//! - `entry`, `key`, `outside`: a value with its charge; keys of the underlying cache; values that
-//!   are dropped outside of calls.
+//! - `entry`, `key`: a value with its charge; keys of the underlying cache.
 //! - `cache`: charges an entry, then gives it to its store.
 //! - `quick`, `moka`: the stores.
 #![forbid(unsafe_code)]
@@ -23,8 +22,6 @@ mod entry;
 mod key;
 #[cfg(feature = "moka")]
 mod moka;
-#[cfg(feature = "moka")]
-mod outside;
 #[cfg(feature = "quick_cache")]
 mod quick;
 mod tally;

@@ -18,16 +18,19 @@
 //! any such cache keeps all of them. So the table has a **holder** of each value. The listener of
 //! evictions takes the value out of it, and only the holder is dropped late.
 //!
-//! - I1. An entry has its charge, and is dropped outside the cache's locks (`outside.rs`, O1), soon
+//! - I1. An entry has its charge, and is dropped outside the cache's locks (I4), soon
 //!   after the listener was called for it.
 //! - I2. No charge is made while a lock of the cache is held. Of the user's code only a key's
 //!   `Hash`, `Eq` and `Drop` run there. A thread that is in a call of any such cache does not scan.
 //!   So a scan may wait for the maintenance of another thread, and that thread waits for none.
 //! - I3. One thread at a time scans a group's cache (the engine's promise).
+//! - I4. A value is never dropped while its thread is in a call of a `moka` cache, so a value may use
+//!   the cache when it is dropped.
 //! - B1. The weights of insertions since the last maintenance are unknown, so a wedge may be too
 //!   small by those inserted within a few instructions.
 
 use std::borrow::Borrow;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +43,6 @@ use crate::cache::{Cache, Store};
 use crate::config::CacheConfig;
 use crate::entry::{Entry, discard};
 use crate::key::{KeyRef, Slot};
-use crate::outside::{self, Vacate};
 use crate::tally::{FLOOR_BYTES, Settle, Tally};
 
 /// The number of the one wedge.
@@ -98,7 +100,7 @@ where
     /// Runs `moka`'s maintenance, which evicts excess and expired entries. `moka` does so by itself
     /// at about every 64 insertions.
     pub fn run_pending_tasks(&self) {
-        outside::call(|| self.store().map.run_pending_tasks());
+        inside(|| self.store().map.run_pending_tasks());
     }
 }
 
@@ -233,7 +235,7 @@ where
             .weigher(weigh)
             .eviction_listener(|_, held, _| {
                 if let Held::Entry(holder) = held {
-                    outside::vacate_outside(holder);
+                    vacate_outside(holder);
                 }
             });
         if let Some(time) = config.time_to_live {
@@ -278,11 +280,11 @@ where
     }
 
     fn scan(&self, ask: &Ask<'_>) -> Scan {
-        if outside::is_inside() {
+        if is_inside() {
             return Scan::Stopped { bytes: 0 };
         }
         let before = self.tally.gone();
-        outside::call(|| self.give(ask.bytes()));
+        inside(|| self.give(ask.bytes()));
         match self.tally.gone() - before {
             0 => Scan::Stopped { bytes: 0 },
             bytes => Scan::Freed { bytes },
@@ -309,7 +311,7 @@ where
         let bytes = entry.bytes();
         self.tally.add(bytes, mark);
         let holder = Holder { entry: Mutex::new(Some(entry)), bytes, tally: Arc::clone(&self.tally) };
-        outside::call(|| {
+        inside(|| {
             if self.settle.is_over() {
                 self.set_wedge(0);
             }
@@ -321,7 +323,7 @@ where
     where
         K: Borrow<Q>,
     {
-        match outside::call(|| self.map.get(&KeyRef(key)))? {
+        match inside(|| self.map.get(&KeyRef(key)))? {
             // It may have been evicted since.
             Held::Entry(holder) => holder.entry().clone(),
             Held::Wedge(_) => None,
@@ -333,19 +335,19 @@ where
         K: Borrow<Q>,
     {
         // Taken within the call: at its end the listener's holders are vacated.
-        outside::call(|| match self.map.remove(&KeyRef(key))? {
+        inside(|| match self.map.remove(&KeyRef(key))? {
             Held::Entry(holder) => holder.take(),
             Held::Wedge(_) => None,
         })
     }
 
     fn clear(&self) {
-        outside::call(|| self.map.invalidate_all());
+        inside(|| self.map.invalidate_all());
         let mut before = u64::MAX;
         // A run of maintenance ends after 100 ms.
         while self.tally.gone() != before {
             before = self.tally.gone();
-            outside::call(|| self.map.run_pending_tasks());
+            inside(|| self.map.run_pending_tasks());
         }
     }
 
@@ -355,5 +357,95 @@ where
 
     fn len(&self) -> u64 {
         self.tally.entries()
+    }
+}
+
+/// The holder of a value.
+trait Vacate {
+    /// Drops the value, if it is still there.
+    fn vacate(&self);
+}
+
+thread_local! {
+    /// Calls of caches that this thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static WAITING: RefCell<Vec<Arc<dyn Vacate>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call of a cache. At the end of the outermost one the waiting values are dropped.
+struct Inside;
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let depth = DEPTH.get() - 1;
+        DEPTH.set(depth);
+        if depth > 0 {
+            return;
+        }
+        // One by one, because dropping a value may add others.
+        while let Ok(Some(holder)) = WAITING.try_with(|waiting| waiting.borrow_mut().pop()) {
+            holder.vacate();
+        }
+    }
+}
+
+/// Returns whether this thread is in a call of a cache.
+fn is_inside() -> bool {
+    DEPTH.get() > 0
+}
+
+/// Runs a call of a cache.
+fn inside<T>(call: impl FnOnce() -> T) -> T {
+    DEPTH.set(DEPTH.get() + 1);
+    let _inside = Inside;
+    call()
+}
+
+/// Vacates a holder when this thread is in no call. This is at once if it is in none, or is ending.
+fn vacate_outside(holder: Arc<dyn Vacate>) {
+    let mut holder = Some(holder);
+    if is_inside() {
+        _ = WAITING.try_with(|waiting| waiting.borrow_mut().extend(holder.take()));
+    }
+    if let Some(holder) = holder {
+        holder.vacate();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::{Vacate, inside, is_inside, vacate_outside};
+
+    /// Checks that it is vacated outside, and vacates others there.
+    struct Holder(Arc<AtomicU32>, u32);
+
+    impl Vacate for Holder {
+        fn vacate(&self) {
+            // ORDERING: Relaxed; one thread.
+            self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(!is_inside());
+            if self.1 > 0 {
+                let next = Holder(Arc::clone(&self.0), self.1 - 1);
+                inside(|| vacate_outside(Arc::new(next)));
+            }
+        }
+    }
+
+    #[test]
+    fn vacates_outside_of_the_outermost_call() {
+        let vacated = Arc::new(AtomicU32::new(0));
+        // ORDERING: Relaxed; one thread.
+        let count = || vacated.load(Ordering::Relaxed);
+        let holder = |more| Arc::new(Holder(Arc::clone(&vacated), more));
+        inside(|| {
+            inside(|| vacate_outside(holder(3)));
+            assert_eq!(count(), 0);
+        });
+        assert_eq!(count(), 4);
+        vacate_outside(holder(0));
+        assert_eq!(count(), 5);
     }
 }

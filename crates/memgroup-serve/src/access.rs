@@ -16,9 +16,9 @@ use http::uri::Authority;
 use http::{HeaderMap, StatusCode};
 
 use crate::config::Serve;
+use crate::config::Token;
 use crate::problem::Problem;
 use crate::route::Right;
-use crate::token::Token;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 

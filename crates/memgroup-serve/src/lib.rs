@@ -10,7 +10,7 @@
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own
 //! line:
 //!
-//! - `pace`, `token`, `config`: the share of a CPU, settings.
+//! - `pace`, `config`: the share of a CPU, settings.
 //! - `problem`, `route`, `access`: the parts of a request, and the right that it has.
 //! - `account`, `actions`, `snapshots`, `conn`, `listen`: bytes, threads, values and connections,
 //!   each with its bound.
@@ -39,10 +39,8 @@ mod sample;
 mod sampler;
 mod server;
 mod snapshots;
-mod token;
 
-pub use config::{Control, Serve, Times};
+pub use config::{Control, Serve, Times, Token, TokenError};
 pub use listen::ListenError;
 pub use route::{ROUTES, Right, Route};
 pub use server::{Server, StartError, start};
-pub use token::{Token, TokenError};

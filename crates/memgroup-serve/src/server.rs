@@ -48,10 +48,10 @@ use crate::actions::Actions;
 use crate::answer;
 use crate::app::App;
 use crate::config::Serve;
+use crate::config::Token;
 use crate::conn::{Conn, Tracked};
 use crate::listen::{self, ListenError, Socket};
 use crate::sampler::Sampler;
-use crate::token::Token;
 
 /// The most bytes of a request's head, and of an answer that wait in a connection.
 const BUFFER: usize = 16 << 10;

@@ -265,7 +265,7 @@ mod tests {
         const TOKEN: &str = "token-for-reading";
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let account = Account { group: hierarchy.create("/serve").unwrap() };
-        let serve = Serve::without_listener().cpu_percent(1).token(crate::token::Token::new(TOKEN).unwrap());
+        let serve = Serve::without_listener().cpu_percent(1).token(crate::config::Token::new(TOKEN).unwrap());
         let address = ([127, 0, 0, 1], 9191).into();
         let access = Access::new(&serve, Some(address));
         let app = App::new(hierarchy, serve, account, access, None).unwrap();
