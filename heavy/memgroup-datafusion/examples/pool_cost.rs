@@ -66,7 +66,7 @@ impl MemoryPool for NoPool {
 
 /// The maker of the pairs.
 enum Row {
-    /// With consumers that so many other threads grew first.
+    /// With consumers that this many other threads grew first.
     Pool(Arc<dyn MemoryPool>, usize),
     Group(Group),
 }

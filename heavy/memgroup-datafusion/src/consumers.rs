@@ -386,7 +386,7 @@ impl Consumers {
         Some(Counted { place, count: place.own_count()? })
     }
 
-    /// The place of a consumer that entered and did not leave.
+    /// Returns the place of a consumer that entered and has not left.
     pub(crate) fn place(&self, id: usize) -> Option<&Place> {
         let nearest = self.nearest(id);
         if nearest.is_of(id) { Some(nearest) } else { self.place_beside(id) }

@@ -5,7 +5,7 @@
 //!     /tenants/hog    furthest above its protection: gives up to that excess
 //!       2             furthest above its own, within the hog: asked first
 //!       1             asked for the rest
-//!     /tenants/small  next: the query that asks gives way itself
+//!     /tenants/small  next: the query that asks must spill itself
 //! ```
 //!
 //! When a group refuses a growth, all queries below that group may be the cause. The search goes
@@ -296,7 +296,7 @@ impl Member {
         self.consumers.ask(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// Returns whether a consumer is to spill for another query. It is told once.
+    /// Returns whether a consumer must spill for another query. Only the first call returns `true`.
     #[cold]
     pub(crate) fn gives_way(&self, place: &Place) -> bool {
         let Some(held) = place.take_ask() else { return false };

@@ -179,7 +179,7 @@ impl GroupPool {
     }
 
     /// Growths that the pool refused so far, at any level of the tree and for any reason. After
-    /// most of them the query spills and goes on.
+    /// most of them the query spills and continues.
     pub fn refused(&self) -> u64 {
         self.member.refused()
     }

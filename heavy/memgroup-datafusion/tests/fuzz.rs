@@ -102,7 +102,7 @@ fn text_of(batches: &[RecordBatch]) -> Vec<String> {
 struct Disk {
     inner: Arc<DiskManager>,
     room: Arc<AtomicI64>,
-    /// Each so many-th file is refused; none at 0.
+    /// One file in this many is refused, or none for 0.
     refuses: u32,
     files: AtomicU32,
 }

@@ -345,7 +345,7 @@ async fn consumers_have_their_whole_share_again_after_a_query_was_begun_anew() {
     (0..8).for_each(|_| sort.try_grow(1 << 20).unwrap());
 }
 
-/// Rows that need 20 MiB for a while, in so many growths. They note the rows a batch of each
+/// Rows that need 20 MiB for a while, in this many growths. They note the rows in a batch of each
 /// attempt.
 #[derive(Debug)]
 struct Needs {
@@ -481,7 +481,7 @@ async fn queries_of_a_tenant_are_begun_anew_one_after_the_other() {
     assert_eq!((one.end().begun_anew, two.end().begun_anew), (1, 1));
 }
 
-/// A tenant with a table of so many rows of 52 bytes in memory, in one partition and batches of
+/// A tenant with a table of this many rows of 52 bytes in memory, in one partition and batches of
 /// 8192.
 fn with_rows(hierarchy: &Hierarchy, rows: usize) -> (Group, Tenant) {
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
@@ -596,7 +596,7 @@ fn sweep_queries() {
         let outcome = runtime.block_on(sweep_scenario(&tenant));
         let charges = injection.drawn();
         match &outcome {
-            // A sort that is refused spills, or is begun anew, and goes on.
+            // A sort that is refused spills, or is restarted, and continues.
             Ok(()) => assert!(!run.refuses_any_of(charges) || run.form == xtask::sweep::Form::Once),
             Err(error) => {
                 assert!(run.refuses_any_of(charges), "{error}");

@@ -59,7 +59,7 @@ async fn executors(cluster: &Arc<Cluster>) -> Result<BTreeMap<String, bool>, Fai
 }
 
 impl Outcome {
-    /// Runs one query. It is sent again if an executor was lost while it ran, also if it has rows:
+    /// Runs one query. It is sent again if an executor was lost while it ran, even if it has rows:
     /// Ballista 55 may count rows twice after it ran the tasks of a lost executor again.
     pub(crate) async fn query(
         &mut self,
