@@ -155,7 +155,7 @@ impl Stocks {
     }
 }
 
-/// One drain of all slots: the second worker fills them, then the first drains them.
+/// One drain of all slots: the second worker fills them while the first spins, then the first drains them.
 fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
     let stocks = slot_counts.iter().map(|&slots| Stocks::new(slots)).collect::<Result<Vec<_>>>()?;
     let cases: Vec<_> =
@@ -164,18 +164,26 @@ fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
     let warm = Stocks::new(1)?;
     lab.in_turns(lab.effort.calls, cases.len(), |lab, at| {
         let (state, stocks) = cases[at];
-        let filled =
-            lab.workers.try_run(2, |thread| if thread == 1 { stocks.fill(state) } else { Ok(0) })?[1];
-        let (ns, taken) = lab.workers.run_one(|| {
-            // The code, and the thread's pace after its sleep.
+        // The bytes that were stocked, and one: 0 until then. The drainer spins meanwhile, after drains that warm the code.
+        let ready = AtomicU64::new(0);
+        let parts = lab.workers.try_run(2, |thread| {
+            if thread == 1 {
+                let filled = stocks.fill(state);
+                // ORDERING: Release; pairs with the Acquire of the drainer, which sees the filled slots. Also after an error.
+                ready.store(*filled.as_ref().unwrap_or(&0) + 1, Ordering::Release);
+                return filled.map(|_| (None, 0, 0));
+            }
             (0..3).for_each(|_| _ = warm.drain(state));
             let before = ThreadUsage::now();
+            // ORDERING: Acquire, as above.
+            let filled = spin_until(|| ready.load(Ordering::Acquire).checked_sub(1));
             let begin = clock::now_ordered();
             let taken = stocks.drain(state);
             let ticks = clock::now_ordered() - begin;
-            (before.is_undisturbed().then_some(ticks), taken)
-        });
-        found[at].extend(ns.map(|ticks| lab.clock.ns(ticks as f64)));
+            Ok((before.is_undisturbed().then_some(ticks), filled, taken))
+        })?;
+        let (ticks, filled, taken) = parts[0];
+        found[at].extend(ticks.map(|ticks| lab.clock.ns(ticks as f64)));
         stocks.check(filled, taken)
     })?;
     let columns = ["", "slots", "ns: median (min..p90)", "cycles", "seed: before", "after"];
