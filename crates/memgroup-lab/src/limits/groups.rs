@@ -33,7 +33,8 @@ fn name_of(number: usize) -> String {
 
 /// A parent with three counters to the root, the root's included.
 fn parent(config: Config, groups: usize) -> Result<(Hierarchy, Group)> {
-    let hierarchy = hierarchy(config.groups_max(groups as u32 + 1_000))?;
+    // Groups that pass count until their memory is given to the next.
+    let hierarchy = hierarchy(config.groups_max(2 * groups as u32 + 100_000))?;
     let parent = child(&child(&hierarchy.root(), "level1")?, "parent")?;
     Ok((hierarchy, parent))
 }
