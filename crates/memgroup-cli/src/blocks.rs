@@ -1,6 +1,8 @@
-//! Blocks: the program's allocator. It charges blocks to groups in the processes that ask for it, and is the system's in all others.
+//! Blocks: the program's allocator. It charges blocks to groups in the processes that ask for it,
+//! and is the system's in all others.
 //!
-//! - I1. A process decides at its first block, and once: a block is freed by the allocator that made it.
+//! - I1. A process decides at its first block, and once: a block is freed by the allocator that
+//!   made it.
 
 #![allow(unsafe_code)]
 
@@ -39,7 +41,8 @@ impl Blocks {
 
     #[cold]
     fn decide(&self) -> bool {
-        // SAFETY: the name ends with a zero. The first block is allocated before `main`, when no other thread changes the environment.
+        // SAFETY: the name ends with a zero. The first block is allocated before `main`, when no other
+        // thread changes the environment.
         let value = unsafe { libc::getenv(NAME.as_ptr()) };
         let mode = if value.is_null() { PLAIN } else { CHARGING };
         // ORDERING: Relaxed, as above.
@@ -48,7 +51,8 @@ impl Blocks {
     }
 }
 
-// SAFETY: each method hands its arguments to one of two allocators, and to the same one for all of a block's life (I1).
+// SAFETY: each method hands its arguments to one of two allocators, and to the same one for all of
+// a block's life (I1).
 unsafe impl GlobalAlloc for Blocks {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -28,10 +28,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run several tenants' SQL or HTTP requests in one process, each tenant in its own memory group
+    /// Run several tenants' SQL or HTTP requests in one process, each tenant in its own memory
+    /// group
     ///
-    /// Each tenant runs queries on a TPC-H database of its own. The report shows for each tenant: statements done, refused for lack of
-    /// memory, and stopped to free memory; their latencies; and the memory of the tenant. Ctrl-C ends the run with the report so far
+    /// Each tenant runs queries on a TPC-H database of its own. The report shows for each tenant:
+    /// statements done, refused for lack of memory, and stopped to free memory; their
+    /// latencies; and the memory of the tenant. Ctrl-C ends the run with the report so far
     /// and exit code 130.
     Run(run::Options),
 }

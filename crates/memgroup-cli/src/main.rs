@@ -1,4 +1,4 @@
-#![doc = include_str!("../README.md")]
+//! The program `memgroup`: a demonstration of several tenants in one process.
 
 mod blocks;
 mod cli;

@@ -2,24 +2,23 @@
 //!
 //! With SQLite:
 //!
-//!   SPEC ─▶ data (a file per tenant) ─▶ backend (groups under SQLite) ─▶ work (threads) ─▶ report ─▶ tables, JSON
+//! ```text
+//!   SPEC ─▶ data (a file per tenant) ─▶ backend (groups under SQLite) ─▶ work (threads) ─▶ report ─▶ table, JSON
+//! ```
 //!
 //! Each folder imports only folders above it in this list; `tests/layers.rs` checks that.
 //!
 //! | folder | contents |
 //! |---|---|
-//! | `base` | errors, early end, progress lines, units |
+//! | `base` | errors, early end, latencies, progress lines, units |
 //! | `spec` | the SPEC |
 //! | `data` | databases and statements |
-//! | `measure` | measurements of groups and statements |
 //! | `backend` | groups or heap limit, and the connections |
+//! | `report` | the model behind table and JSON |
 //! | `live` | progress and served groups during the run |
 //! | `work` | threads that run statements |
-//! | `report` | the model behind tables and JSON |
-//! | `output` | tables and JSON |
-//! | `turns` | regimes that take turns, each in a child process |
+//! | `output` | table and JSON |
 //! | `compare` | `--baseline` of the engine `sqlite` |
-//! | `load` | connections that make requests until the run ends |
 //! | `http` | the engine `http`: a server in a child process, and its clients |
 
 mod backend;
@@ -28,23 +27,20 @@ mod compare;
 mod data;
 mod http;
 mod live;
-mod load;
-mod measure;
 mod output;
 mod report;
 mod spec;
-mod turns;
 mod work;
 
 use std::net::SocketAddr;
-use std::path::{self, Path, PathBuf};
+use std::path::{self, PathBuf};
 
 use backend::{Backend, Regime};
 use base::error::{OrFail, RunError};
 use base::progress::Progress;
 use base::stop::{EXIT_INTERRUPTED, Stop};
 use data::{Job, files};
-use report::{Report, Turn};
+use report::{RegimeReport, Report};
 use spec::{Engine, Spec};
 
 /// Exit code after a failure.
@@ -53,16 +49,18 @@ pub(crate) const EXIT_FAILURE: u8 = 1;
 /// Options of `memgroup run`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Options {
-    /// TOML file with the tenants, their work and their limits; without it the built-in scenario runs
+    /// TOML file with the tenants, their work and their limits; without it the built-in scenario
+    /// runs
     ///
-    /// --print-spec prints the built-in SPEC as a first example. crates/memgroup-cli/README.md describes the keys under "SPEC".
+    /// --print-spec prints the built-in SPEC as a first example. crates/memgroup-cli/README.md
+    /// describes the keys under "SPEC".
     #[arg(value_name = "SPEC.toml")]
     spec: Option<PathBuf>,
 
     /// Print the built-in SPEC of the engine and run nothing
     #[arg(
         long,
-        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "details", "json", "data", "turn", "serve", "server"]
+        conflicts_with_all = ["spec", "seconds", "seed", "no_reclaim", "baseline", "json", "data", "turn", "serve", "server"]
     )]
     print_spec: bool,
 
@@ -82,32 +80,33 @@ pub(crate) struct Options {
     #[arg(long)]
     no_reclaim: bool,
 
-    /// Run the same work also without limits and under SQLite's process-wide heap limit, in turns, and compare
+    /// Run the same work also without memgroup, under SQLite's heap limit of the whole process, and
+    /// compare
     ///
-    /// With --engine http: also without memgroup, under the same bound of the server's process.
+    /// With --engine http: under the same bound of the server's process.
     #[arg(long)]
     baseline: bool,
 
-    /// Also print tables of memory, reclaim, time and limits, and all sentences
-    #[arg(long)]
-    details: bool,
-
-    /// Also write the report to FILE as JSON; with - to standard output, and the tables to standard error
+    /// Also write the report to FILE as JSON; with - to standard output, and the table to standard
+    /// error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Directory in which the databases are built, kept and reused [default: memgroup/tpch in the user's cache directory]
+    /// Directory in which the databases are built, kept and reused [default: memgroup/tpch in the
+    /// user's cache directory]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Serve a page of all groups, metrics and control files at this address of the loopback while statements run
+    /// Serve a page of all groups, metrics and control files at this address of the loopback while
+    /// statements run
     ///
     /// The page's address is printed, with the token that it needs. Port 0 is any free port.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback, conflicts_with = "baseline")]
     serve: Option<SocketAddr>,
 
-    /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result as JSON
-    #[arg(long, hide = true, conflicts_with_all = ["baseline", "json", "details"])]
+    /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result
+    /// as JSON
+    #[arg(long, hide = true, conflicts_with_all = ["baseline", "json"])]
     turn: bool,
 
     /// Serve the tenants' requests, with an order from standard input, and print the port
@@ -120,7 +119,6 @@ impl Options {
     fn check(&self, engine: Engine) -> Result<(), RunError> {
         let given = [
             (self.no_reclaim, "--no-reclaim", engine != Engine::Sqlite),
-            (self.details, "--details", engine != Engine::Sqlite),
             (self.serve.is_some(), "--serve", engine != Engine::Sqlite),
             (self.data.is_some(), "--data", engine == Engine::Http),
         ];
@@ -135,7 +133,8 @@ impl Options {
         )
     }
 
-    /// The directory of the tenants' data. It is absolute, because SQLite takes a name that begins with "file:" for a URI.
+    /// The directory of the tenants' data. It is absolute, because SQLite takes a name that begins
+    /// with "file:" for a URI.
     fn directory(&self) -> Result<PathBuf, RunError> {
         let directory = self.data.clone().unwrap_or_else(files::default_directory);
         path::absolute(&directory).map_err(|error| {
@@ -161,7 +160,6 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     spec.seed = options.seed.unwrap_or(spec.seed);
     spec.reclaim &= !options.no_reclaim;
     let json = options.json.as_deref();
-    let json_on_stdout = json == Some(Path::new(output::STDOUT));
     json.map_or(Ok(()), output::check)?;
     options.check(spec.engine)?;
     let stop = Stop::default();
@@ -170,7 +168,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     if spec.engine == Engine::Http {
         spec.notes().iter().for_each(|note| progress.line(note));
         let (report, has_died) = http::run(&spec, options.baseline, &progress, &stop)?;
-        output::publish(&report, json, json_on_stdout, false)?;
+        output::publish(&report, json)?;
         return Ok(if has_died { EXIT_FAILURE } else { exit_code(&stop) });
     }
     let directory = options.directory()?;
@@ -180,11 +178,11 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let (report, has_failed) = if options.baseline {
         compare::compare(&job)?
     } else {
-        let turn = one(&job, Regime::Groups, Some(options.serve))?;
-        (turn.map(|turn| Report::of(turn.report)), false)
+        let report = one(&job, Regime::Groups, options.serve)?;
+        (report.map(|memgroup| Report { memgroup, baseline: None }), false)
     };
     if let Some(report) = report {
-        output::publish(&report, json, json_on_stdout, options.details)?;
+        output::publish(&report, json)?;
     } else if !has_failed {
         progress.line("ended by Ctrl-C before the first statement; there is nothing to report");
     }
@@ -193,14 +191,14 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
 
 /// Runs one turn of the parent process, and prints its result.
 fn run_turn(options: &Options) -> Result<u8, RunError> {
-    let (regime, spec) = turns::order_of_parent()?;
+    let (regime, spec) = compare::order_of_parent()?;
     let directory = options.directory()?;
     let (stop, progress) = (Stop::default(), Progress::on_stderr());
     stop.on_ctrl_c().or_fail("listen for Ctrl-C")?;
     stop.on_end_of_input();
     let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
-    let turn = one(&job, regime, None)?;
-    turn.map_or(Ok(()), |turn| output::print(&output::json(&turn)?))?;
+    let report = one(&job, regime, None)?;
+    report.map_or(Ok(()), |report| output::print(&output::json(&report)?))?;
     Ok(exit_code(&stop))
 }
 
@@ -214,20 +212,17 @@ fn exit_code(stop: &Stop) -> u8 {
     if stop.requested() { EXIT_INTERRUPTED } else { 0 }
 }
 
-/// Runs one regime in this process, and serves its groups if `serve` is given, also at that address.
-/// The result is none if a stop was requested before the first statement.
-fn one(job: &Job<'_>, regime: Regime, serve: Option<Option<SocketAddr>>) -> Result<Option<Turn>, RunError> {
+/// Runs one regime in this process, and serves its groups, at `address` too. The result is none if
+/// a stop was requested before the first statement.
+fn one(job: &Job<'_>, regime: Regime, address: Option<SocketAddr>) -> Result<Option<RegimeReport>, RunError> {
     let backend = Backend::build(regime, job.spec)?;
-    let served = serve.zip(backend.groups());
-    let _server =
-        served.map(|(address, groups)| live::serve(&groups.hierarchy, address, job.progress)).transpose()?;
+    let serve = |groups: &backend::Groups| live::serve(&groups.hierarchy, address, job.progress);
+    let _server = backend.groups().map(serve).transpose()?;
     let loader = backend.create_loader()?;
     let Some(databases) = files::prepare(job, loader.as_ref())? else { return Ok(None) };
     files::read_through(&databases)?;
     backend.end_loading(loader)?;
-    let ran = work::run_all(&backend, job, &databases)?;
-    let turn = Turn::of(&backend, job, &databases, &ran);
-    drop(ran.sessions);
+    let report = work::run_all(&backend, job, &databases)?;
     backend.check_empty(job.spec)?;
-    Ok(Some(turn))
+    Ok(Some(report))
 }

@@ -4,10 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders from the top of the list in `src/run.rs` downwards.
-const LAYERS: [&str; 13] = [
-    "base", "spec", "data", "measure", "backend", "live", "work", "report", "output", "turns", "compare",
-    "load", "http",
-];
+const LAYERS: [&str; 10] =
+    ["base", "spec", "data", "backend", "report", "live", "work", "output", "compare", "http"];
 
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());

@@ -1,9 +1,10 @@
 //! Measures `memgroup-top` with 1,000 groups:
 //! `cargo build --release -p memgroup-top && cargo run --release -p memgroup-top --example cost`.
 //!
-//! A server in this process has groups in 20 parents. Ten times a second a part of the groups charge and hold other bytes, and some are refused. The
-//! program runs on a terminal of 120 columns and 50 rows for 20 s, and its CPU time is read from /proc. Meanwhile another one records for 301 s, and the
-//! size is scaled from its snapshots to 3,600.
+//! A server in this process has groups in 20 parents. Ten times a second a part of the groups
+//! charge and hold other bytes, and some are refused. The program runs on a terminal of 120 columns
+//! and 50 rows for 20 s, and its CPU time is read from /proc. Meanwhile another one records for 301
+//! s, and the size is scaled from its snapshots to 3,600.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,7 +85,8 @@ fn cpu_seconds(process: &str) -> Result<f64, Failed> {
     Ok(ticks.iter().sum::<f64>() / 100.0)
 }
 
-/// Each active group holds up to four charges of different sizes. One in ten of its charges is refused at the limit.
+/// Each active group holds up to four charges of different sizes. One in ten of its charges is
+/// refused at the limit.
 fn work(groups: &[Group]) {
     let mut held: Vec<_> = groups.iter().map(|_| Vec::new()).collect();
     let mut state = 1_u64;

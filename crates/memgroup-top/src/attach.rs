@@ -1,7 +1,9 @@
 //! Attach: a program by its socket, its number, or its address; its snapshots as JSON.
 //!
-//! - I1. A token is sent to no program of another user, unless it is root's: any user may place a socket.
-//! - I2. A token is sent to another machine only if the user says so, because HTTP does not hide it from those between.
+//! - I1. A token is sent to no program of another user, unless it is root's: any user may place a
+//!   socket.
+//! - I2. A token is sent to another machine only if the user says so, because HTTP does not hide it
+//!   from those between.
 //! - I3. Without a name, only a program of this user or of root is shown.
 
 use std::net::SocketAddr;
@@ -31,11 +33,13 @@ const ANSWER_MAX: usize = 256 << 20;
 const PROBLEM_MAX: usize = 64 << 10;
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The most groups of a snapshot. The engine writes some 1.5 KB for each, so the largest answer that is read has fewer.
+/// The most groups of a snapshot. The engine writes some 1.5 KB for each, so the largest answer
+/// that is read has fewer.
 const GROUPS_MAX: usize = 1 << 18;
 /// The pause between two tries to connect.
 const RETRY: Duration = Duration::from_millis(20);
-/// The variable of the environment with a token, which other users cannot read as they can read a command line.
+/// The variable of the environment with a token, which other users cannot read as they can read a
+/// command line.
 const TOKEN: &str = "MEMGROUP_TOKEN";
 
 /// The place of a program.
@@ -167,7 +171,8 @@ impl Shot {
 /// Reads a snapshot that may come from any program.
 ///
 /// - I1. It has a root, and each other group has a parent, so that all are shown.
-/// - I2. It has at most [`GROUPS_MAX`] groups, because `{}` takes a thousand times as much in memory.
+/// - I2. It has at most [`GROUPS_MAX`] groups, because `{}` takes a thousand times as much in
+///   memory.
 /// - I3. No name has a control character, which a terminal would obey.
 fn read(json: &[u8]) -> Result<Snapshot, String> {
     /// Counts groups, without memory for them.
@@ -283,7 +288,8 @@ async fn connect(
         Target::Unix(path) => {
             let stream = loop {
                 match UnixStream::connect(path).await {
-                    // The server's queue of connections is full, and the system does not wait for a place in it.
+                    // The server's queue of connections is full, and the system does not wait for a place in
+                    // it.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         tokio::time::sleep(RETRY).await
                     }

@@ -1,7 +1,8 @@
 //! Find: the programs of this user that serve their groups.
 //!
-//! A server of memgroup-serve holds a lock on `<socket>.lock` while it lives. It binds its socket in a folder of random name (`.0123abcd/s`), and then moves
-//! the socket to its path. So a process is such a program if it listens on such a socket and has such a file open.
+//! A server of memgroup-serve holds a lock on `<socket>.lock` while it lives. It binds its socket
+//! in a folder of random name (`.0123abcd/s`), and then moves the socket to its path. So a process
+//! is such a program if it listens on such a socket and has such a file open.
 
 use std::collections::HashSet;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -14,7 +15,8 @@ pub(crate) struct Program {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) socket: PathBuf,
-    /// Whether the process and its socket are this user's or root's. Any user may place a socket where root looks for one.
+    /// Whether the process and its socket are this user's or root's. Any user may place a socket
+    /// where root looks for one.
     pub(crate) is_trusted: bool,
 }
 
@@ -29,7 +31,8 @@ fn is_of(path: &Path, own: Option<u32>) -> bool {
     fs::metadata(path).is_ok_and(|found| found.uid() == 0 || Some(found.uid()) == own)
 }
 
-/// The programs of which this user may read /proc, by number; of one process only, if `pid` is given.
+/// The programs of which this user may read /proc, by number; of one process only, if `pid` is
+/// given.
 pub(crate) fn programs(pid: Option<u32>) -> Vec<Program> {
     let listening = fs::read_to_string("/proc/net/unix").map(|text| sockets(&text)).unwrap_or_default();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

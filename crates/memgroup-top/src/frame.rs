@@ -8,7 +8,8 @@
 //! ```
 //!
 //! - I1. No line is wider than the given width. A cut text ends with an ellipsis.
-//! - I2. Names and usage stay longest: narrow lines lose columns from the right, then the bar; a name is cut last.
+//! - I2. Names and usage stay longest: narrow lines lose columns from the right, then the bar; a
+//!   name is cut last.
 //! - I3. The severest events stand first and are cut last. No count is cut in two.
 
 use memgroup::{FairShare, GroupSnapshot};
@@ -31,7 +32,8 @@ const EVENTS_WIDTH: usize = 36;
 const GAP: usize = 2;
 /// Indentation of a group below its parent; 1 where names are cut.
 const INDENT: usize = 2;
-/// Shares of the limit from which a bar is yellow, and red. The page of memgroup-serve has the same.
+/// Shares of the limit from which a bar is yellow, and red. The page of memgroup-serve has the
+/// same.
 const WARNING: f64 = 0.75;
 const ALARM: f64 = 0.90;
 
@@ -228,8 +230,9 @@ impl<'a> Frame<'a> {
         ])
     }
 
-    /// Usage, peak, `high`, `low`, `min` and the even share against the limit. Brackets mark the group's own limit; without one the bar shows the nearest
-    /// limit above, and is empty if there is none.
+    /// Usage, peak, `high`, `low`, `min` and the even share against the limit. Brackets mark the
+    /// group's own limit; without one the bar shows the nearest limit above, and is empty if
+    /// there is none.
     fn bar(&self, group: &GroupSnapshot, width: usize) -> (String, Style) {
         let above = |group: &&GroupSnapshot| group.parent.map(|parent| &self.groups[parent]);
         let limited = std::iter::successors(Some(group), above).find_map(|group| group.limits.max_bytes);

@@ -5,8 +5,8 @@
 //!                          └─▶ recording (file) ─▶ player ─▶ view
 //! ```
 //!
-//! - I1. The screen and a recording outlive the program that they show. They say that it's gone, and
-//!   ask again each interval.
+//! - I1. The screen and a recording outlive the program that they show. They say that it's gone,
+//!   and ask again each interval.
 //!
 //! | exit code | means |
 //! |---|---|

@@ -15,8 +15,8 @@ const YEAR: f64 = 31_536_000.0;
 
 /// Shows the memory groups of a running program, live
 ///
-/// The program serves its groups with the library memgroup-serve. Without SOCKET the only such program
-/// of this user is shown; if there are several, they are listed.
+/// The program serves its groups with the library memgroup-serve. Without SOCKET the only such
+/// program of this user is shown; if there are several, they are listed.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
@@ -48,7 +48,8 @@ pub(crate) enum Sub {
 /// How a program is asked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ask {
-    /// Token for reading by TCP [default: the variable MEMGROUP_TOKEN, which no list of processes shows]
+    /// Token for reading by TCP [default: the variable MEMGROUP_TOKEN, which no list of processes
+    /// shows]
     #[arg(long)]
     pub(crate) token: Option<String>,
     /// Send the token to another machine although HTTP does not encrypt it

@@ -2,20 +2,22 @@
 
 use std::fmt::Write as _;
 
-/// `text` that a terminal only shows: characters that it obeys, and those that change the direction of text, are replaced.
+/// `text` that a terminal only shows: characters that it obeys, and those that change the direction
+/// of text, are replaced.
 pub(crate) fn plain(text: &str) -> String {
     text.replace(is_obeyed, "\u{fffd}")
 }
 
-/// Whether a terminal does something for this character instead of showing it, or turns the direction of text.
+/// Whether a terminal does something for this character instead of showing it, or turns the
+/// direction of text.
 fn is_obeyed(c: char) -> bool {
     let turns =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || turns
 }
 
-/// JSON without characters that a terminal obeys: they become `\u` escapes, so the JSON means the same. It has them in strings only;
-/// those of ASCII, but the last one, are escaped in any JSON.
+/// JSON without characters that a terminal obeys: they become `\u` escapes, so the JSON means the
+/// same. It has them in strings only; those of ASCII, but the last one, are escaped in any JSON.
 pub(crate) fn escaped(json: &str) -> String {
     let is_escaped = |c: char| c >= '\u{7f}' && is_obeyed(c);
     if !json.contains(is_escaped) {

@@ -2,8 +2,8 @@
 //!
 //! - I1. `OPEN` is set while the terminal shows the alternate screen in raw mode. `restore` clears
 //!   `OPEN` first, so exactly one thread restores the terminal.
-//! - I2. The terminal is restored when the screen is dropped, at a panic on any thread, and at SIGTERM
-//!   and SIGHUP.
+//! - I2. The terminal is restored when the screen is dropped, at a panic on any thread, and at
+//!   SIGTERM and SIGHUP.
 
 use std::io;
 use std::sync::Once;
@@ -23,8 +23,8 @@ static OPEN: AtomicBool = AtomicBool::new(false);
 
 /// Restores the terminal, if a screen is open.
 fn restore() {
-    // ORDERING: AcqRel; pairs with the store in `open`. The swap decides which thread restores (I1); weaker, it could run
-    // before the terminal was changed.
+    // ORDERING: AcqRel; pairs with the store in `open`. The swap decides which thread restores (I1);
+    // weaker, it could run before the terminal was changed.
     if OPEN.swap(false, Ordering::AcqRel) {
         // A closed terminal needs no restoring.
         let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
@@ -62,7 +62,8 @@ impl Screen {
     pub(crate) fn open() -> io::Result<Screen> {
         restore_on_every_end();
         terminal::enable_raw_mode()?;
-        // ORDERING: Release; pairs with the swap in `restore`. Weaker, a restore could precede the change of the terminal.
+        // ORDERING: Release; pairs with the swap in `restore`. Weaker, a restore could precede the change
+        // of the terminal.
         OPEN.store(true, Ordering::Release);
         let opened = execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
             .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
@@ -72,8 +73,8 @@ impl Screen {
 
     /// Draws the terminal by `paint`, if the screen is still open.
     pub(crate) fn paint(&mut self, paint: impl FnOnce(&mut Canvas<'_>)) -> io::Result<()> {
-        // ORDERING: Acquire; pairs with the swap in `restore`. After a panic on another thread the screen must not cover its
-        // message.
+        // ORDERING: Acquire; pairs with the swap in `restore`. After a panic on another thread the screen
+        // must not cover its message.
         if !OPEN.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! Show: the groups of a running program or of a recording, on the screen or as lines of text or JSON.
+//! Show: the groups of a running program or of a recording, on the screen or as lines of text or
+//! JSON.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::mpsc::{Receiver, sync_channel};

@@ -1,97 +1,99 @@
-//! Comparison: the same statements with memgroup, without limits, and under SQLite's heap limit.
+//! Comparison: the same statements with memgroup, and without it under SQLite's heap limit.
 //!
-//! ```text
-//!   memgroup, unlimited, heap limit, memgroup without retries, heap limit without retries      twice, each for half of the seconds
-//! ```
-//!
-//! SQLite's allocator is chosen once per process, so each turn is a process of its own.
+//! - I1. SQLite's allocator is chosen once per process, so each regime runs in a process of its
+//!   own: this program with the option `--turn`. It prints its result as JSON.
+//! - I2. The turns run one after the other, on the same files, with the same seconds and seed.
+//! - I3. A failed turn costs only its own regime. Without memgroup's own result there is no
+//!   comparison.
+//! - I4. The order of a child is its regime and SPEC.
+
+use std::error::Error;
+use std::io;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use crate::run::backend::Regime;
-use crate::run::base::error::RunError;
+use crate::run::base::child::{self, Child};
+use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::stop::EXIT_INTERRUPTED;
 use crate::run::data::{Job, files};
-use crate::run::report::{RegimeReport, Report, TenantReport, WithoutRetries};
+use crate::run::report::{RegimeReport, Report};
 use crate::run::spec::Spec;
-use crate::run::turns::{self, Entry, Turns};
 
-/// Turns of each regime.
-const ROUNDS: usize = 2;
-/// The regimes of one round, and whether statements that find no memory are retried there. Without limits none finds no memory.
-const ROUND: [(Regime, bool); 5] = [
-    (Regime::Groups, true),
-    (Regime::Unlimited, true),
-    (Regime::HeapLimit, true),
-    (Regime::Groups, false),
-    (Regime::HeapLimit, false),
-];
+/// Time between two polls of a child.
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// Runs the turns of all regimes. Returns the report, if memgroup's own turn had a result, and whether a turn failed.
+/// Runs the turns of both regimes. Returns the report, if memgroup's own turn had a result, and
+/// whether a turn failed.
 pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError> {
-    check_max(job.spec)?;
+    if job.spec.max_bytes.is_none() {
+        let text = "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\"";
+        return Err(RunError::Usage(text.to_owned()));
+    }
     if files::prepare(job, None)?.is_none() {
         return Ok((None, false));
     }
-    let has_retries = job.spec.tenants.iter().any(|tenant| !tenant.patience.is_zero());
-    let entry = |&(regime, retries): &(Regime, bool)| {
-        let title = regime.title().to_owned() + if retries { "" } else { ", without retries" };
-        let spec = if retries { job.spec.clone() } else { job.spec.without_retries() };
-        Entry { regime, spec, title }
+    let mut has_failed = false;
+    let mut turn = |number: u32, regime: Regime| {
+        let title = regime.title();
+        job.progress.line(&format!("{number} of 2: {title}"));
+        let result = turn(job, regime).or_fail(format_args!("run the work {title}"));
+        result.unwrap_or_else(|error| {
+            has_failed = true;
+            job.progress.line(&format!("memgroup: {error}"));
+            None
+        })
     };
-    let round = ROUND.iter().filter(|(_, retries)| *retries || has_retries);
-    let entries: Vec<_> = round.map(entry).collect();
-    Ok(compared(turns::run(job, &entries, ROUNDS)))
+    let Some(memgroup) = turn(1, Regime::Groups) else { return Ok((None, has_failed)) };
+    let baseline = if job.stop.requested() { None } else { turn(2, Regime::HeapLimit) };
+    Ok((Some(Report { memgroup, baseline }), has_failed))
 }
 
-/// Fails if the tenants of `spec` have no limit in common that other regimes could have.
-pub(crate) fn check_max(spec: &Spec) -> Result<(), RunError> {
-    spec.max_bytes.map(drop).ok_or_else(|| {
-        let text = "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\"";
-        RunError::Usage(text.to_owned())
-    })
+/// Runs one turn in a process of its own. The result is none if the turn was stopped before it had
+/// one.
+fn turn(job: &Job<'_>, regime: Regime) -> Result<Option<RegimeReport>, Box<dyn Error>> {
+    let data = |command: &mut Command| {
+        command.arg("--data").arg(job.directory);
+    };
+    let (mut child, output) = Child::start(&["--turn"], data, &(regime, job.spec))?;
+    let reader = thread::spawn(move || io::read_to_string(output));
+    let status = loop {
+        if let Some(status) = child.status()? {
+            break status;
+        }
+        if job.stop.requested() {
+            child.end_input();
+        }
+        thread::sleep(POLL_EVERY);
+    };
+    let output = reader.join().unwrap_or_else(|_| Ok(String::new()))?;
+    if status.code() == Some(EXIT_INTERRUPTED.into()) {
+        job.stop.request();
+        if output.is_empty() {
+            return Ok(None);
+        }
+    } else if !status.success() {
+        return Err(format!("it ended with {status}").into());
+    }
+    Ok(Some(serde_json::from_str(&output)?))
 }
 
-/// The report of turns in the order of [`ROUND`].
-fn compared(turns: Turns) -> (Option<Report>, bool) {
-    let mut reports = turns.reports.into_iter();
-    let mut next = || reports.next().flatten();
-    let (memgroup, unlimited, baseline) = (next(), next(), next());
-    let mut with = |report: Option<RegimeReport>| {
-        let without_retries = next().map(|once| WithoutRetries {
-            failed: once.sum(TenantReport::is_well_behaved, TenantReport::failed),
-            failing: once.sum(TenantReport::is_well_behaved, |tenant| u64::from(tenant.failed() > 0)),
-        });
-        report.map(|report| RegimeReport { without_retries, ..report })
-    };
-    let (memgroup, baseline) = (with(memgroup), with(baseline));
-    let report = memgroup.map(|memgroup| Report { unlimited, baseline, ..Report::of(memgroup) });
-    (report, turns.has_failed)
+/// Reads the regime and the SPEC of a turn from the parent process (I4).
+pub(crate) fn order_of_parent() -> Result<(Regime, Spec), RunError> {
+    child::order().or_fail("read the SPEC of a turn from standard input")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::compared;
-    use crate::run::report::tests::report;
-    use crate::run::report::{RegimeReport, WithoutRetries};
-    use crate::run::turns::Turns;
+    use crate::run::spec::Spec;
 
     #[test]
-    fn tells_the_failures_without_retries() {
-        let reports = vec![Some(report(2)), None, Some(report(3)), None, Some(report(13))];
-        let (report, has_failed) = compared(Turns { reports, has_failed: true });
-        let report = report.expect("a report");
-        let refused = |report: &RegimeReport| report.tenants[0].refused;
-        assert_eq!(refused(&report.memgroup), 2);
-        assert!(report.unlimited.is_none() && has_failed);
-        assert_eq!(report.baseline.as_ref().map(refused), Some(3));
-        assert_eq!(report.memgroup.without_retries, None);
-        let once = report.baseline.expect("the third").without_retries;
-        assert_eq!(once, Some(WithoutRetries { failed: 13, failing: 1 }));
-    }
-
-    #[test]
-    fn has_no_report_without_memgroups_own_result() {
-        for has_failed in [true, false] {
-            let turns = Turns { reports: vec![None; 3], has_failed };
-            assert_eq!(compared(turns), (None, has_failed));
-        }
+    fn sends_a_spec_as_one_line() {
+        let spec = Spec::read(None, None).expect("a valid SPEC");
+        let line = serde_json::to_string(&spec).expect("JSON");
+        assert!(!line.contains('\n'));
+        assert_eq!(serde_json::from_str::<Spec>(&line).expect("readable JSON"), spec);
+        serde_json::from_str::<Spec>(&line[..line.len() - 1]).expect_err("a cut line");
     }
 }

@@ -1,4 +1,5 @@
-//! Recordings from `corpus/recordings`, bodies of their frames from `corpus/recording-bodies`, and those that are made of them.
+//! Recordings from `corpus/recordings`, bodies of their frames from `corpus/recording-bodies`, and
+//! those that are made of them.
 
 use std::fs;
 

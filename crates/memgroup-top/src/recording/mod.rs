@@ -2,8 +2,10 @@
 //!
 //!   JSON ─▶ pack (rows, differences) ─▶ zstd ─▶ frame (length, CRC) ─▶ file            and back
 //!
-//! - I1. A frame is appended by one write. A reader takes the frames up to the first one that is torn or damaged, and notes that one.
-//! - I2. No length in a file is trusted: each is checked against a bound and the rest of the file before memory is allocated for it.
+//! - I1. A frame is appended by one write. A reader takes the frames up to the first one that is
+//!   torn or damaged, and notes that one.
+//! - I2. No length in a file is trusted: each is checked against a bound and the rest of the file
+//!   before memory is allocated for it.
 
 mod pack;
 mod read;
@@ -14,7 +16,8 @@ pub(crate) use write::Recorder;
 
 /// The first line of a file.
 const MAGIC: &[u8] = b"memgroup recording 1\n";
-/// Bytes of a frame before its body: length of the body, CRC-32, kind, source, time, length of the unpacked body.
+/// Bytes of a frame before its body: length of the body, CRC-32, kind, source, time, length of the
+/// unpacked body.
 const HEAD: usize = 4 + 4 + CHECKED;
 /// Those of them that the CRC covers.
 const CHECKED: usize = 1 + 1 + 8 + 4;

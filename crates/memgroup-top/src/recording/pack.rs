@@ -5,16 +5,19 @@
 //!                                                   values string 1, 7, 50                       each time, less those before
 //! ```
 //!
-//! The groups are a row each, and the rest of the snapshot is row 0. `docs/recording.md` has the order of the bytes.
+//! The groups are a row each, and the rest of the snapshot is row 0. `docs/recording.md` has the
+//! order of the bytes.
 //!
-//! - I1. Packing and unpacking gives the same text. Only numbers with a fraction are rounded, to hundredths.
-//! - I2. A text that is unpacked, and the strings and shapes together, stay within bounds, whatever the bytes. Packing refuses a text that unpacking would
-//!   refuse.
+//! - I1. Packing and unpacking gives the same text. Only numbers with a fraction are rounded, to
+//!   hundredths.
+//! - I2. A text that is unpacked, and the strings and shapes together, stay within bounds, whatever
+//!   the bytes. Packing refuses a text that unpacking would refuse.
 
 use std::collections::HashMap;
 use std::io::Write as _;
 
-/// Marks in a shape, bytes that JSON cannot have: an integer, a number with a fraction, a string, the groups.
+/// Marks in a shape, bytes that JSON cannot have: an integer, a number with a fraction, a string,
+/// the groups.
 const INTEGER: u8 = 1;
 const HUNDREDTHS: u8 = 2;
 const STRING: u8 = 3;
@@ -22,11 +25,13 @@ const GROUPS: u8 = 4;
 /// The most bytes of a text, and of the strings and shapes together.
 const TEXT_MAX: usize = 160 << 20;
 const TABLES_MAX: usize = 64 << 20;
-/// Bytes that a string or shape takes in these tables besides its own, so that empty ones count, too.
+/// Bytes that a string or shape takes in these tables besides its own, so that empty ones count,
+/// too.
 const ENTRY: usize = 32;
 /// The most rows of a snapshot.
 pub(super) const ROWS_MAX: usize = 1 << 20;
-/// The most figures of a snapshot, which a reader keeps twice: 256 for each of 65,536 groups. A byte of a body, and much less of a file, may be one.
+/// The most figures of a snapshot, which a reader keeps twice: 256 for each of 65,536 groups. A
+/// byte of a body, and much less of a file, may be one.
 pub(super) const FIGURES_MAX: usize = 1 << 24;
 /// A bound below which hundredths of a number are exact.
 const FRACTION_MAX: f64 = 1e13;

@@ -88,7 +88,8 @@ impl Recording {
     /// Opens a recording and reads its frames: those of `source`, or of its only program.
     ///
     /// # Errors
-    /// The file cannot be read, is no recording, or has no snapshot; `source` is not in it, or is not given and there are several.
+    /// The file cannot be read, is no recording, or has no snapshot; `source` is not in it, or is
+    /// not given and there are several.
     pub(crate) fn open(path: &Path, source: Option<&str>) -> Result<Recording, String> {
         let named = |error: String| format!("read {}: {error}", path.display());
         // A pipe would have no bytes to go back to, and would wait here for one that writes.
@@ -109,7 +110,8 @@ impl Recording {
         }
         let (mut entries, mut names, mut note) = (Vec::new(), Vec::new(), None);
         let mut offset = MAGIC.len() as u64;
-        // Of each source: the frames since the last one that needs no other. A source has none before its first.
+        // Of each source: the frames since the last one that needs no other. A source has none before its
+        // first.
         let mut deltas = [DELTAS_MAX; 1 << u8::BITS];
         while offset < size {
             let found = frame(&mut reader, offset, size - offset).and_then(|(entry, body)| {

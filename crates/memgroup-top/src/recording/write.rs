@@ -20,10 +20,12 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the file, with the names of all sources. Only its owner can read it: it has what the programs show to their own users only.
+    /// Makes the file, with the names of all sources. Only its owner can read it: it has what the
+    /// programs show to their own users only.
     ///
     /// # Errors
-    /// The file exists, or the system refuses it. Or there are too many sources, or one has too long a name.
+    /// The file exists, or the system refuses it. Or there are too many sources, or one has too
+    /// long a name.
     pub(crate) fn create(path: &Path, sources: &[String], unix_us: u64) -> io::Result<Recorder> {
         if sources.len() > SOURCES_MAX || sources.iter().any(|name| name.len() > NAME_MAX) {
             return Err(io::Error::other(format!(

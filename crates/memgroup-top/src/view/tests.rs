@@ -8,7 +8,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::{Act, POINTS, Sort, View};
 use crate::paint::paint;
 
-/// `/a` uses 1, `/b` uses 5 of 5 and refused twice, `/b/deep` uses 3, `/c` uses 2 after a peak of 9.
+/// `/a` uses 1, `/b` uses 5 of 5 and refused twice, `/b/deep` uses 3, `/c` uses 2 after a peak of
+/// 9.
 fn tree() -> Snapshot {
     let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
     let make = |path: &str| hierarchy.create(path).expect("a group");

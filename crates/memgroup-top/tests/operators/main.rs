@@ -1,5 +1,5 @@
-//! All views of one program: its server, its mount, `memgroup-top` and recorders. The program is a process of its own, so that its descriptors, threads
-//! and memory are those of the program alone.
+//! All views of one program: its server, its mount, `memgroup-top` and recorders. The program is a
+//! process of its own, so that its descriptors, threads and memory are those of the program alone.
 #![cfg(target_os = "linux")]
 
 #[path = "../../../memgroup-serve/tests/all/client.rs"]

@@ -1,4 +1,5 @@
-//! The program: tenants that work, a server, and a mount. It is this test program, started again by a test.
+//! The program: tenants that work, a server, and a mount. It is this test program, started again by
+//! a test.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Lines, Write as _};
@@ -52,7 +53,8 @@ fn run(folder: &Path) {
     }
     let _held = hierarchy.create("/cache").unwrap().try_charge(64 << 20).unwrap();
     let serve = Serve::unix(folder.join("m.sock")).and_tcp(([127, 0, 0, 1], 0));
-    // The three largest groups are always the root, the cache and the server. So the bytes of the history stay the same, although groups come and go.
+    // The three largest groups are always the root, the cache and the server. So the bytes of the
+    // history stay the same, although groups come and go.
     let serve = serve
         .token(Token::new(READ).unwrap())
         .control(Control::Unix)
@@ -75,7 +77,8 @@ fn run(folder: &Path) {
     }
 }
 
-/// The directory of the mount. Its name is another one for each test, so that a mount which is left tells its test's folder.
+/// The directory of the mount. Its name is another one for each test, so that a mount which is left
+/// tells its test's folder.
 fn groups(folder: &Path) -> PathBuf {
     let name = folder.file_name().unwrap().to_string_lossy();
     folder.join(format!("groups-{}", name.trim_start_matches('.')))
@@ -118,7 +121,8 @@ fn state(hierarchy: &Hierarchy) -> Value {
     json!({"groups": groups, "dying": hierarchy.dying().len(), "waits": hierarchy.waits().len(), "server": server})
 }
 
-/// A tenant's thread: it charges, is refused at its limit, and makes and removes groups. Dropping it ends it.
+/// A tenant's thread: it charges, is refused at its limit, and makes and removes groups. Dropping
+/// it ends it.
 struct Tenant {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -159,7 +163,8 @@ impl Drop for Tenant {
     }
 }
 
-/// Bytes by which lists of the server may grow with the most tasks and connections that it had at one time. The parts of one connection take more.
+/// Bytes by which lists of the server may grow with the most tasks and connections that it had at
+/// one time. The parts of one connection take more.
 const SPARE: u64 = 4096;
 
 /// Everything that clients could leave behind in the program.
@@ -245,7 +250,8 @@ impl Program {
         fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap()
     }
 
-    /// Waits until the history has all its places, and threads of control actions have ended. Returns the figures from then on.
+    /// Waits until the history has all its places, and threads of control actions have ended.
+    /// Returns the figures from then on.
     pub(crate) fn settled(&mut self) -> Held {
         let client = self.unix();
         let places = || client.get("/v1/history").json()["groups"].as_array().unwrap().len();

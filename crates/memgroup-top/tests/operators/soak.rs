@@ -32,8 +32,9 @@ use crate::visitors::{self, Terminal, replay};
 
 const TEST: &str = "soak::nothing_is_left_of_any_client";
 
-/// The most bytes by which the median of the last quarter may exceed that of the third. The server answers a thousand requests a second. So in ten minutes
-/// a loss of 14 bytes in each answer exceeds it. The allocator's own free memory goes up and down by less.
+/// The most bytes by which the median of the last quarter may exceed that of the third. The server
+/// answers a thousand requests a second. So in ten minutes a loss of 14 bytes in each answer
+/// exceeds it. The allocator's own free memory goes up and down by less.
 const GROWTH_MAX: u64 = 2 << 20;
 /// In a shorter run, buffers and tables fill until its end.
 const GROWN_SECONDS: u64 = 300;
@@ -65,7 +66,8 @@ impl Place<'_> {
     }
 }
 
-/// Asks, and returns the status. `None` if the server cut the connection for another client, as it may before it has read the request.
+/// Asks, and returns the status. `None` if the server cut the connection for another client, as it
+/// may before it has read the request.
 fn ask(client: &Client, method: &str, path: &str, body: &str) -> Option<u16> {
     let status = client.try_send(method, path, body.as_bytes()).ok()?.status;
     assert!([200, 201, 204, 404, 408, 409, 503].contains(&status), "{method} {path}: {status}");

@@ -1,4 +1,5 @@
-//! Visitors: processes that look at the program, and can be killed. A test that fails leaves none behind.
+//! Visitors: processes that look at the program, and can be killed. A test that fails leaves none
+//! behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -45,7 +46,8 @@ pub(crate) fn top_that_is_not_read(socket: &Path) -> Visitor {
     Visitor(command.stdout(Stdio::piped()).spawn().unwrap())
 }
 
-/// `memgroup-top` on a terminal. The process that is killed is the program itself, or the terminal above it. Dropping it kills both.
+/// `memgroup-top` on a terminal. The process that is killed is the program itself, or the terminal
+/// above it. Dropping it kills both.
 pub(crate) struct Terminal {
     script: Visitor,
 }
@@ -95,7 +97,8 @@ pub(crate) fn size(file: &Path) -> u64 {
     fs::metadata(file).map_or(0, |found| found.len())
 }
 
-/// Waits until the recording has a snapshot that was asked for after this call: the second frame from now on.
+/// Waits until the recording has a snapshot that was asked for after this call: the second frame
+/// from now on.
 pub(crate) fn wait_for_a_snapshot(file: &Path) {
     for _ in 0..2 {
         let before = size(file);
@@ -103,7 +106,8 @@ pub(crate) fn wait_for_a_snapshot(file: &Path) {
     }
 }
 
-/// Waits for two frames. `false` if the recorder ends before, as it does if it gets no answer to its first request.
+/// Waits for two frames. `false` if the recorder ends before, as it does if it gets no answer to
+/// its first request.
 pub(crate) fn has_begun(recorder: &mut Visitor, file: &Path) -> bool {
     let has_ended = |recorder: &mut Visitor| recorder.0.try_wait().unwrap().is_some();
     for _ in 0..2 {
@@ -125,7 +129,8 @@ pub(crate) fn has_group(snapshot: &Value, path: &str) -> bool {
     snapshot["groups"].as_array().unwrap().iter().any(|group| group["path"] == path)
 }
 
-/// Reads a directory of the mount until it is killed, if this process is a reader. Each test with readers begins with this call.
+/// Reads a directory of the mount until it is killed, if this process is a reader. Each test with
+/// readers begins with this call.
 pub(crate) fn is_a_reader() -> bool {
     let directory = std::env::var_os(DIRECTORY);
     if let Some(directory) = &directory {
@@ -152,7 +157,8 @@ fn read(directory: &Path) {
     }
 }
 
-/// Starts a reader for the test of this name, and returns it when it waits for events of the directory.
+/// Starts a reader for the test of this name, and returns it when it waits for events of the
+/// directory.
 pub(crate) fn reader(test: &str, directory: &Path) -> Visitor {
     let child = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])

@@ -1,5 +1,5 @@
-//! The program, attached to a server in this process: on a terminal and in pipes. Recordings, the man
-//! page, and completions.
+//! The program, attached to a server in this process: on a terminal and in pipes. Recordings, the
+//! man page, and completions.
 
 mod terminal;
 
@@ -82,7 +82,8 @@ fn usage(line: &str, path: &str) -> Option<u64> {
     groups.iter().find(|group| group["path"] == path)?["usage_bytes"].as_u64()
 }
 
-/// Starts a recorder of the socket, and returns it when the file has so many bytes more than its first snapshot.
+/// Starts a recorder of the socket, and returns it when the file has so many bytes more than its
+/// first snapshot.
 fn recorder(served: &Served, file: &Path) -> Child {
     let mut child = program();
     child.args(["record", text(file), text(&served.socket), "--interval", "0.1"]).stderr(Stdio::piped());

@@ -1,11 +1,12 @@
 //! Backend: groups that bound each tenant's memory, or one SQLite heap limit for the whole process.
 //!
-//! - I1. SQLite's allocator is chosen once per process, so a process builds one `Backend`, before it uses SQLite.
-//! - I2. Both backends open connections in the same (serialized) mode with the same settings. They differ only in their limits.
+//! - I1. SQLite's allocator is chosen once per process, so a process builds one `Backend`, before
+//!   it uses SQLite.
+//! - I2. Both backends open connections in the same (serialized) mode with the same settings. They
+//!   differ only in their limits.
 
 #![allow(unsafe_code)]
 
-mod guard;
 pub(crate) mod session;
 
 use std::path::Path;
@@ -17,8 +18,6 @@ use rusqlite::{Connection, OpenFlags, ffi};
 use serde::{Deserialize, Serialize};
 
 use crate::run::base::error::{OrFail, RunError};
-use crate::run::measure::Held;
-use crate::run::measure::kills::{KillLog, Kills};
 use crate::run::spec::{Settings, Spec, TenantSpec};
 use session::{Failure, Session, settings};
 
@@ -32,22 +31,16 @@ const LOADER: &str = "loader";
 pub(crate) enum Regime {
     /// A group for each tenant.
     Groups,
-    /// The same groups without limits and other settings. The root has a guard.
-    Unlimited,
     /// SQLite's hard heap limit for the whole process.
     HeapLimit,
 }
 
 impl Regime {
-    /// All regimes, in the order of a comparison.
-    pub(crate) const ALL: [Regime; 3] = [Regime::Groups, Regime::Unlimited, Regime::HeapLimit];
-
-    /// Its name in the report.
+    /// Its name in messages.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Regime::Groups => "with memgroup",
-            Regime::Unlimited => "without limits",
-            Regime::HeapLimit => "with SQLite's heap limit",
+            Regime::HeapLimit => "without memgroup, under SQLite's heap limit",
         }
     }
 }
@@ -58,7 +51,8 @@ pub(crate) enum Backend {
     /// One heap for all tenants.
     HeapLimit {
         limit_bytes: Option<u64>,
-        /// Applies the settings of the process, and keeps SQLite initialised between the other connections.
+        /// Applies the settings of the process, and keeps SQLite initialised between the other
+        /// connections.
         settings: Mutex<Connection>,
     },
 }
@@ -66,13 +60,10 @@ pub(crate) enum Backend {
 /// A group for each tenant.
 pub(crate) struct Groups {
     pub(crate) hierarchy: Hierarchy,
-    /// Group of the memory that SQLite takes for no tenant; none without SQLite.
-    pub(crate) unattributed: Option<Group>,
     /// Parent of all tenants.
     pub(crate) parent: Group,
     /// In the order of the SPEC.
     pub(crate) tenants: Vec<Group>,
-    kills: Mutex<KillLog>,
 }
 
 impl Backend {
@@ -80,12 +71,6 @@ impl Backend {
     pub(crate) fn build(regime: Regime, spec: &Spec) -> Result<Backend, RunError> {
         match regime {
             Regime::Groups => Groups::install(spec).map(Backend::Groups),
-            Regime::Unlimited => {
-                let guard_bytes = guard::bytes()?;
-                let groups = Groups::install(&spec.without_limits())?;
-                groups.hierarchy.root().set_max(guard_bytes).or_fail("set the guard over all groups")?;
-                Ok(Backend::Groups(groups))
-            }
             Regime::HeapLimit => {
                 let settings = Connection::open_in_memory().or_fail("open SQLite in memory")?;
                 Ok(Backend::HeapLimit { limit_bytes: spec.max_bytes, settings: settings.into() })
@@ -101,14 +86,15 @@ impl Backend {
         }
     }
 
-    /// Creates the group that is charged while data is loaded, so that no tenant is. None without groups.
+    /// Creates the group that is charged while data is loaded, so that no tenant is. None without
+    /// groups.
     pub(crate) fn create_loader(&self) -> Result<Option<Group>, RunError> {
         let create = |groups: &Groups| groups.hierarchy.root().create(LOADER);
         self.groups().map(create).transpose().or_fail("create /loader")
     }
 
-    /// Ends loading: removes the loader's group, which frees it with its last handle. Applies the heap limit, and restarts SQLite's
-    /// high-water mark.
+    /// Ends loading: removes the loader's group, which frees it with its last handle. Applies the
+    /// heap limit, and restarts SQLite's high-water mark.
     pub(crate) fn end_loading(&self, loader: Option<Group>) -> Result<(), RunError> {
         loader.map_or(Ok(()), |group| group.remove()).or_fail("remove /loader")?;
         let Backend::HeapLimit { limit_bytes, settings } = self else { return Ok(()) };
@@ -151,15 +137,15 @@ impl Backend {
         Ok(session)
     }
 
-    /// Memory of SQLite's heap under its limit; unknown with groups.
-    pub(crate) fn held_by_heap(&self) -> Held {
-        let Backend::HeapLimit { limit_bytes, .. } = self else { return Held::default() };
+    /// Bytes of SQLite's heap now, its peak, and its limit; none with groups.
+    pub(crate) fn heap(&self) -> Option<[Option<u64>; 3]> {
+        let Backend::HeapLimit { limit_bytes, .. } = self else { return None };
         // SAFETY: the call has no precondition.
         let usage = unsafe { ffi::sqlite3_memory_used() };
         // SAFETY: the call has no precondition; 0 keeps the mark.
         let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
         let [usage, peak] = [usage, peak].map(|bytes| u64::try_from(bytes).ok());
-        Held { usage, peak, max: *limit_bytes, hit_rate: None }
+        Some([usage, peak, *limit_bytes])
     }
 
     /// Fails if a tenant of `spec` still has charged bytes. The caller has closed all connections.
@@ -173,29 +159,26 @@ impl Groups {
     fn install(spec: &Spec) -> Result<Groups, RunError> {
         let config = Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom);
         let hierarchy = Hierarchy::new(config).or_fail("set up the hierarchy")?;
-        // SAFETY: the first use of SQLite in the process is here (I1). The threads that wait for signals and for the end of standard input
-        // do not use it.
+        // SAFETY: the first use of SQLite in the process is here (I1). The threads that wait for signals
+        // and for the end of standard input do not use it.
         let installed = unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) };
-        let installed = installed.or_fail("put memgroup under SQLite")?;
-        Groups::create(hierarchy, Some(installed.unattributed().clone()), spec)
+        installed.or_fail("put memgroup under SQLite")?;
+        Groups::create(hierarchy, spec)
     }
 
     /// Creates the groups of `spec`.
-    pub(crate) fn create(
-        hierarchy: Hierarchy,
-        unattributed: Option<Group>,
-        spec: &Spec,
-    ) -> Result<Groups, RunError> {
+    pub(crate) fn create(hierarchy: Hierarchy, spec: &Spec) -> Result<Groups, RunError> {
         let unset = Settings::default();
         let parent = create(&hierarchy.root(), PARENT, spec.max_bytes, &unset)?;
         parent.set_share(spec.share).or_fail("share the memory of all tenants")?;
         parent.set_reserve_min(spec.reserve_min).or_fail("reserve the tenants' min")?;
         let tenant = |tenant: &TenantSpec| create(&parent, &tenant.name, tenant.max_bytes, &tenant.settings);
         let tenants = spec.tenants.iter().map(tenant).collect::<Result<_, _>>()?;
-        Ok(Groups { hierarchy, unattributed, parent, tenants, kills: Mutex::default() })
+        Ok(Groups { hierarchy, parent, tenants })
     }
 
-    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. All its work has ended.
+    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. All its work has
+    /// ended.
     pub(crate) fn check_empty(&self, spec: &Spec) -> Result<(), RunError> {
         for (tenant, bytes) in spec.tenants.iter().zip(self.tenants.iter().map(Group::usage_exact)) {
             if bytes > 0 {
@@ -207,13 +190,6 @@ impl Groups {
             }
         }
         Ok(())
-    }
-
-    /// All kills so far. It must be called now and then, because the engine keeps the last ones only.
-    pub(crate) fn kills(&self) -> Vec<Kills> {
-        let mut kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
-        kills.poll(&self.hierarchy, &format!("/{PARENT}/"));
-        kills.sums.clone()
     }
 }
 
@@ -250,7 +226,7 @@ mod tests {
     fn fails_when_a_byte_stays_charged_to_a_tenant() {
         let spec = Spec::read(None, None).expect("a valid SPEC");
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-        let groups = Groups::create(hierarchy.clone(), None, &spec).expect("groups");
+        let groups = Groups::create(hierarchy.clone(), &spec).expect("groups");
         let last = groups.tenants.len() - 1;
         let charge = groups.tenants[last].try_charge(1).expect("room");
         let backend = Backend::Groups(groups);
@@ -264,7 +240,7 @@ mod tests {
     fn removes_the_group_of_the_loader() {
         let spec = Spec::read(None, None).expect("a valid SPEC");
         let hierarchy = Hierarchy::new(Config::new()).expect("a hierarchy");
-        let groups = Groups::create(hierarchy.clone(), None, &spec).expect("groups");
+        let groups = Groups::create(hierarchy.clone(), &spec).expect("groups");
         let backend = Backend::Groups(groups);
         let loader = backend.create_loader().expect("a group");
         thread::scope(|threads| {

@@ -91,8 +91,9 @@ impl Session {
         }
     }
 
-    /// Runs `work` as `run` does. If it finds no memory, waits and retries until the `deadline`. SQLite's heap limit has no wait,
-    /// so there it retries every [`RETRY_EVERY`], until the run is `ending`.
+    /// Runs `work` as `run` does. If it finds no memory, waits and retries until the `deadline`.
+    /// SQLite's heap limit has no wait, so there it retries every [`RETRY_EVERY`], until the
+    /// run is `ending`.
     pub(crate) fn run_until<T>(
         &self,
         deadline: Instant,
@@ -104,8 +105,8 @@ impl Session {
         }
         loop {
             let result = self.run(&mut work);
-            // ORDERING: Relaxed; only the flag is handed over. The watcher unparks this thread after it sets the flag, so a stale
-            // value costs one retry.
+            // ORDERING: Relaxed; only the flag is handed over. The watcher unparks this thread after it sets
+            // the flag, so a stale value costs one retry.
             let is_over = Instant::now() >= deadline || ending.load(Ordering::Relaxed);
             if is_over || !matches!(result, Err(Failure::Refused(_))) {
                 return result;
@@ -114,8 +115,8 @@ impl Session {
         }
     }
 
-    /// Bytes of the connection's page caches, as SQLite estimates them. With groups this also updates the statistics of memory
-    /// by kind, which otherwise happens only now and then.
+    /// Bytes of the connection's page caches, as SQLite estimates them. With groups this also
+    /// updates the statistics of memory by kind, which otherwise happens only now and then.
     pub(crate) fn page_cache_bytes(&self) -> u64 {
         match self {
             Session::Group(connection) => connection.sample().page_cache_bytes,
@@ -143,7 +144,8 @@ fn page_cache_bytes(connection: &Connection) -> u64 {
     if code == ffi::SQLITE_OK { u64::try_from(now).unwrap_or(0) } else { 0 }
 }
 
-/// Turns rusqlite's panic at a value without memory into a refusal, as `TenantConnection` does; resumes any other panic.
+/// Turns rusqlite's panic at a value without memory into a refusal, as `TenantConnection` does;
+/// resumes any other panic.
 fn refusal_or_resume<T>(panic: Box<dyn Any + Send>) -> Result<T, Failure> {
     match panic.downcast_ref::<&str>() {
         Some(text) if text.ends_with("column type with NULL data") => {

@@ -1,6 +1,7 @@
 //! Child: this program as a process of its own, which gets an order.
 //!
-//! - I1. The first line of a child's standard input is its order, as JSON. The child ends when that input ends, so it does not outlive this process.
+//! - I1. The first line of a child's standard input is its order, as JSON. The child ends when that
+//!   input ends, so it does not outlive this process.
 
 use std::error::Error;
 use std::fs;
@@ -18,8 +19,8 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts `memgroup run` with hidden `arguments`, in an environment that `configure` may change, and sends the `order`. Returns its standard
-    /// output, too.
+    /// Starts `memgroup run` with hidden `arguments`, in an environment that `configure` may
+    /// change, and sends the `order`. Returns its standard output, too.
     pub(crate) fn start(
         arguments: &[&str],
         configure: impl FnOnce(&mut Command),

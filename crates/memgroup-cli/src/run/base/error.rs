@@ -1,4 +1,5 @@
-//! Errors of a run. Each names the tenant or file that failed, and says how to correct it where the user can.
+//! Errors of a run. Each names the tenant or file that failed, and says how to correct it where the
+//! user can.
 
 use std::fmt;
 use std::path::Path;

@@ -11,7 +11,8 @@ use std::process;
 /// Number of names that are tried.
 const NAMES_MAX: u32 = 1_000;
 
-/// Creates an empty file in the directory of `path`. Its name starts with a dot and ends with `suffix`.
+/// Creates an empty file in the directory of `path`. Its name starts with a dot and ends with
+/// `suffix`.
 ///
 /// # Errors
 /// The system's error when the file cannot be created; `InvalidInput` when `path` names no file.

@@ -1,8 +1,10 @@
-//! Base: child processes, errors, early end, progress lines, units, fresh files, the user. It imports no other folder of `run`.
+//! Base: child processes, errors, early end, latencies, progress lines, units, fresh files, the
+//! user. It imports no other folder of `run`.
 
 pub(crate) mod child;
 pub(crate) mod error;
 pub(crate) mod fresh;
+pub(crate) mod latencies;
 pub(crate) mod progress;
 pub(crate) mod stop;
 pub(crate) mod units;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
-/// Time to the first line about one thing, without a terminal. It doubles with each line, up to `LINE_EVERY`.
+/// Time to the first line about one thing, without a terminal. It doubles with each line, up to
+/// `LINE_EVERY`.
 const FIRST_LINE_AFTER: Duration = Duration::from_millis(500);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -52,11 +53,6 @@ pub(crate) fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// Whether the user allows colours.
-pub(crate) fn has_colours() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
 /// One bar, or its lines. Dropping it removes the bar from the terminal.
 pub(crate) struct Bar<'a> {
     progress: &'a Progress,
@@ -66,7 +62,8 @@ pub(crate) struct Bar<'a> {
 }
 
 impl Bar<'_> {
-    /// Moves the bar to `position`. Without a terminal it prints `line` if the last one is old enough.
+    /// Moves the bar to `position`. Without a terminal it prints `line` if the last one is old
+    /// enough.
     pub(crate) fn update(&mut self, position: u64, message: impl Fn() -> String, line: impl Fn() -> String) {
         if let Some(bar) = &self.bar {
             bar.set_position(position);

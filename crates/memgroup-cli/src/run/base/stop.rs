@@ -38,7 +38,8 @@ impl Stop {
         })
     }
 
-    /// Lets the end of standard input request the end. The parent process closes it, even when it's killed.
+    /// Lets the end of standard input request the end. The parent process closes it, even when it's
+    /// killed.
     pub(crate) fn on_end_of_input(&self) {
         let stop = self.clone();
         thread::spawn(move || {

@@ -29,7 +29,8 @@ pub(crate) fn limit(limit: Option<u64>) -> String {
     bytes(limit)
 }
 
-/// A duration with a unit that keeps about three digits: `8.4 us`, `12.0 ms`, `1.25 s`; `0` for none.
+/// A duration with a unit that keeps about three digits: `8.4 us`, `12.0 ms`, `1.25 s`; `0` for
+/// none.
 pub(crate) fn duration_us(us: f64) -> String {
     match us {
         0.0 => "0".to_owned(),
@@ -41,15 +42,9 @@ pub(crate) fn duration_us(us: f64) -> String {
     }
 }
 
-/// A share of one as a percentage: `99.7 %`. Only 1 gives `100 %`.
-pub(crate) fn percent(share: f64) -> String {
-    let tenths = (share * 1_000.0).floor();
-    if share >= 1.0 { "100 %".to_owned() } else { format!("{:.1} %", tenths / 10.0) }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{bytes, count, duration_us, limit, percent};
+    use super::{bytes, count, duration_us, limit};
 
     #[test]
     fn separates_thousands() {
@@ -73,11 +68,5 @@ mod tests {
     fn keeps_three_digits_of_a_duration() {
         let texts = [0.0, 8.44, 99.96, 999.4, 999.6, 12_000.0, 123_456.0, 999_600.0].map(duration_us);
         assert_eq!(texts, ["0", "8.4 us", "100 us", "999 us", "1.0 ms", "12.0 ms", "123 ms", "1.00 s"]);
-    }
-
-    #[test]
-    fn rounds_a_share_below_one_down() {
-        let texts = [0.9999, 1.0, 0.0, 0.5].map(percent);
-        assert_eq!(texts, ["99.9 %", "100 %", "0.0 %", "50.0 %"]);
     }
 }

@@ -1,10 +1,14 @@
 //! Database files of the tenants: one SQLite file each, built once, kept and reused.
 //!
-//! - I1. A file under its final name is complete: it is built under another name, synced to disk, then renamed.
-//! - I2. The header of a file says its format and scale. A file of this program with another format is built again.
-//! - I3. A file that this program did not make is never changed. New files get a name that was free. A file is removed or
-//!   replaced only if its header has this program's id. A database is not opened beside a file that SQLite would play back.
-//! - I4. Building needs the lock of the directory. Using complete files needs neither the lock nor the right to write.
+//! - I1. A file under its final name is complete: it is built under another name, synced to disk,
+//!   then renamed.
+//! - I2. The header of a file says its format and scale. A file of this program with another format
+//!   is built again.
+//! - I3. A file that this program did not make is never changed. New files get a name that was
+//!   free. A file is removed or replaced only if its header has this program's id. A database is
+//!   not opened beside a file that SQLite would play back.
+//! - I4. Building needs the lock of the directory. Using complete files needs neither the lock nor
+//!   the right to write.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
@@ -32,7 +36,8 @@ const BUILDING: &str = ".building";
 /// Suffixes of the files that SQLite plays back into a database.
 const PLAYED_BACK: [&str; 2] = ["-journal", "-wal"];
 
-/// Directory without `--data`: in the user's cache directory, otherwise in the system's temporary directory.
+/// Directory without `--data`: in the user's cache directory, otherwise in the system's temporary
+/// directory.
 pub(crate) fn default_directory() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_CACHE_HOME")
@@ -49,8 +54,8 @@ pub(crate) struct Database {
     pub(crate) bytes: u64,
 }
 
-/// Builds the missing databases of `job`, and returns all in the order of the tenants; none if a stop was requested. Building is
-/// charged to `loader`.
+/// Builds the missing databases of `job`, and returns all in the order of the tenants; none if a
+/// stop was requested. Building is charged to `loader`.
 pub(crate) fn prepare(job: &Job<'_>, loader: Option<&Group>) -> Result<Option<Vec<Database>>, RunError> {
     let directory = job.directory;
     fs::create_dir_all(directory).or_fail_at("create the directory", directory)?;
@@ -112,12 +117,14 @@ fn build_all(job: &Job<'_>, missing: Vec<&TenantSpec>, loader: Option<&Group>) -
     })
 }
 
-/// The scale is part of the name, so SPECs with the same tenant at different scales use different files.
+/// The scale is part of the name, so SPECs with the same tenant at different scales use different
+/// files.
 fn path_of(directory: &Path, tenant: &TenantSpec) -> PathBuf {
     directory.join(format!("{}-{}.sqlite", tenant.name, tenant.scale))
 }
 
-/// Takes the lock of the directory, and waits for another process that has it; none if a stop was requested.
+/// Takes the lock of the directory, and waits for another process that has it; none if a stop was
+/// requested.
 fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
     let path = job.directory.join(".lock");
     let file = File::options().create(true).append(true).open(&path).or_fail_at("lock", &path)?;
@@ -155,8 +162,8 @@ fn find(directory: &Path, tenant: &TenantSpec) -> Result<Option<Database>, RunEr
     Ok((header == (length, stamp(tenant.scale))).then_some(Database { path, bytes: length }))
 }
 
-/// Refuses a database beside a file that SQLite would play back into it and delete. This program leaves no such file,
-/// because it never writes to a database under its final name.
+/// Refuses a database beside a file that SQLite would play back into it and delete. This program
+/// leaves no such file, because it never writes to a database under its final name.
 fn check_alone(database: &Path) -> Result<(), RunError> {
     for suffix in PLAYED_BACK {
         let mut path = database.as_os_str().to_owned();
@@ -175,7 +182,8 @@ fn check_alone(database: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Removes the unfinished files of killed runs. The caller holds the lock, so no process is writing them.
+/// Removes the unfinished files of killed runs. The caller holds the lock, so no process is writing
+/// them.
 fn remove_unfinished(directory: &Path) -> Result<(), RunError> {
     for entry in fs::read_dir(directory).or_fail_at("list", directory)? {
         let path = entry.or_fail_at("list", directory)?.path();
@@ -198,7 +206,8 @@ fn stamp(scale: Scale) -> u32 {
     FORMAT << 16 | scale.milli()
 }
 
-/// Size and `user_version` in the header of an SQLite file; none if this program did not make the file.
+/// Size and `user_version` in the header of an SQLite file; none if this program did not make the
+/// file.
 fn header(file: &mut File) -> io::Result<Option<(u64, u32)>> {
     let mut bytes = [0; 100];
     match file.read_exact(&mut bytes) {
@@ -242,7 +251,8 @@ fn build(job: &Job<'_>, tenant: &TenantSpec) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Progress of loading TPC-H at that scale for `name`: it is called with the number of new rows, and returns whether to go on.
+/// Progress of loading TPC-H at that scale for `name`: it is called with the number of new rows,
+/// and returns whether to go on.
 fn ticker<'a>(job: &Job<'a>, name: &'a str, scale: Scale) -> impl FnMut(u64) -> bool + 'a {
     let rows_about = tpch::row_count_about(scale.factor());
     let template = "  loading {msg:<14} {bar:30} {percent:>3} %  {human_pos} rows";

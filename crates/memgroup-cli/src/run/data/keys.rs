@@ -14,7 +14,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The sequence of `thread` of `tenant` under `seed`. It depends on the tenant's name, not on its place in the SPEC.
+    /// The sequence of `thread` of `tenant` under `seed`. It depends on the tenant's name, not on
+    /// its place in the SPEC.
     pub(crate) fn new(seed: u64, tenant: &str, thread: u32) -> Keys {
         // FNV-1a, because it is the same on every machine.
         let name = tenant.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

@@ -1,7 +1,7 @@
 //! TPC-H tables in SQLite: their columns, and their rows from the generator.
 //!
-//! Money is stored in whole cents and a date as `YYYY-MM-DD`, so sums are exact and SQLite compares dates as text. The
-//! large tables are filled in the order of their keys, so each insert appends.
+//! Money is stored in whole cents and a date as `YYYY-MM-DD`, so sums are exact and SQLite compares
+//! dates as text. The large tables are filled in the order of their keys, so each insert appends.
 
 use std::fmt::{Display, Write};
 
@@ -11,8 +11,9 @@ use tpchgen::generators::{
     RegionGenerator, SupplierGenerator,
 };
 
-/// The tables, with their columns in the order of the generator. `lineitem` is stored by its key, without a row number. `partsupp`
-/// has no key, because at scales below about 0.025 TPC-H names a supplier of a part twice.
+/// The tables, with their columns in the order of the generator. `lineitem` is stored by its key,
+/// without a row number. `partsupp` has no key, because at scales below about 0.025 TPC-H names a
+/// supplier of a part twice.
 pub(crate) const TABLES: &str = "
 CREATE TABLE region (r_regionkey INTEGER PRIMARY KEY, r_name TEXT, r_comment TEXT);
 CREATE TABLE nation (n_nationkey INTEGER PRIMARY KEY, n_name TEXT, n_regionkey INTEGER, n_comment TEXT);
@@ -42,8 +43,8 @@ pub(crate) fn row_count_about(factor: f64) -> u64 {
     (factor * (6_001_215.0 + 1_500_000.0 + 800_000.0 + 200_000.0 + 150_000.0 + 10_000.0)) as u64 + 30
 }
 
-/// Fills all tables at scale `factor`. It calls `tick` now and then with the number of new rows; when `tick` returns
-/// `false`, filling ends early and returns `false`.
+/// Fills all tables at scale `factor`. It calls `tick` now and then with the number of new rows;
+/// when `tick` returns `false`, filling ends early and returns `false`.
 pub(crate) fn fill(
     connection: &Connection,
     factor: f64,

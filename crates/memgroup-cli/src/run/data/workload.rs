@@ -24,7 +24,8 @@ impl Work {
         Work { sql, parameters: Vec::new() }
     }
 
-    /// Runs the statement to its last row, fetches every value, and returns the number of rows. A hoard is held while `holds` returns true.
+    /// Runs the statement to its last row, fetches every value, and returns the number of rows. A
+    /// hoard is held while `holds` returns true.
     pub(crate) fn run(&self, connection: &Connection, holds: impl FnMut() -> bool) -> rusqlite::Result<u64> {
         if self.sql == HOARD {
             return hoard(connection, holds);
@@ -43,7 +44,8 @@ impl Work {
     }
 }
 
-/// Fills a temporary table until no more memory is to be had, and keeps a cursor on it open while `holds`. Returns the number of its parts.
+/// Fills a temporary table until no more memory is to be had, and keeps a cursor on it open while
+/// `holds`. Returns the number of its parts.
 fn hoard(connection: &Connection, mut holds: impl FnMut() -> bool) -> rusqlite::Result<u64> {
     let mut most = u64::MAX;
     loop {
@@ -53,7 +55,8 @@ fn hoard(connection: &Connection, mut holds: impl FnMut() -> bool) -> rusqlite::
             connection.execute_batch("ROLLBACK")?;
         }
         match held {
-            // SQLite undoes a failed insertion alone if it has the memory for that. Else it undoes all, and the next try takes less.
+            // SQLite undoes a failed insertion alone if it has the memory for that. Else it undoes all, and
+            // the next try takes less.
             Err(error) if is_out_of_memory(&error) && !is_kept && most > 0 && holds() => {}
             held => return held,
         }
@@ -70,7 +73,8 @@ fn fill_and_hold(
     most: &mut u64,
     holds: &mut impl FnMut() -> bool,
 ) -> rusqlite::Result<u64> {
-    // The settings of every connection forbid writing; this one writes nothing but its own temporary table.
+    // The settings of every connection forbid writing; this one writes nothing but its own temporary
+    // table.
     connection
         .execute_batch("PRAGMA query_only = OFF; BEGIN; CREATE TEMP TABLE hoard (part BLOB NOT NULL)")?;
     let mut insert = connection.prepare(HOARD)?;

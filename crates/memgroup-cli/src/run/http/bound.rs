@@ -1,6 +1,8 @@
-//! Bound of the server's process: a memory cgroup below this process's own where one can be made, otherwise RLIMIT_AS.
+//! Bound of the server's process: a memory cgroup below this process's own where one can be made,
+//! otherwise RLIMIT_AS.
 //!
-//! - I1. The parent makes the bound and removes it. The server enters it, before it allocates for any tenant.
+//! - I1. The parent makes the bound and removes it. The server enters it, before it allocates for
+//!   any tenant.
 
 #![allow(unsafe_code)]
 
@@ -61,7 +63,8 @@ impl Bound {
         moved.or_fail(format_args!("move the server into {}", path.display()))
     }
 
-    /// Limits the address space of this process, if that is its bound, to so many bytes more than now.
+    /// Limits the address space of this process, if that is its bound, to so many bytes more than
+    /// now.
     pub(super) fn limit_address_space(&self) -> Result<(), RunError> {
         let Bound::AddressSpace(bytes) = *self else { return Ok(()) };
         let used = proc_bytes("self", "VmSize").ok_or("no VmSize").or_fail("read /proc/self/status")?;
@@ -108,7 +111,8 @@ fn remove_orphans(path: &Path) {
     names.filter(is_orphan).for_each(|name| drop(fs::remove_dir(path.join(name))));
 }
 
-/// Index of the version that controls memory, and the path of the process's own cgroup there, from /proc/self/cgroup.
+/// Index of the version that controls memory, and the path of the process's own cgroup there, from
+/// /proc/self/cgroup.
 fn own_cgroup(cgroups: &str) -> Option<(usize, &str)> {
     let fields = || cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let memory = fields().find(|(controllers, _)| controllers.split(',').any(|name| name == "memory"));

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::run::load::{Answer, Connection};
+use super::load::Answer;
 use crate::run::spec::{Kind, Spec, TenantSpec};
 
 /// Numbers in the body of a small request.
@@ -117,7 +117,8 @@ impl<'a> Client<'a> {
         (path, data)
     }
 
-    /// The answer to a request after its connection ended. A server that lives has refused a large body: it closed before the body was sent.
+    /// The answer to a request after its connection ended. A server that lives has refused a large
+    /// body: it closed before the body was sent.
     async fn cut_off(&mut self, is_large: bool) -> Answer {
         self.sender = None;
         if is_large && TcpStream::connect(self.address).await.is_ok() {
@@ -126,7 +127,8 @@ impl<'a> Client<'a> {
         Answer::Lost
     }
 
-    /// Sends a request over the open connection, or a new one. The error is none if there is no connection.
+    /// Sends a request over the open connection, or a new one. The error is none if there is no
+    /// connection.
     async fn send(&mut self, path: &str, data: Bytes) -> Result<(StatusCode, String), Option<hyper::Error>> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
@@ -152,8 +154,10 @@ impl<'a> Client<'a> {
     }
 }
 
-impl Connection for Client<'_> {
-    async fn ask(&mut self) -> Result<Answer, String> {
+impl Client<'_> {
+    /// Makes the next request and waits for its answer. The error is an answer that no request
+    /// should have.
+    pub(super) async fn ask(&mut self) -> Result<Answer, String> {
         let (path, data) = self.next();
         let is_large = data.len() >= FRAME;
         let had_connection = self.sender.is_some();

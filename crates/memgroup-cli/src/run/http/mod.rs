@@ -4,11 +4,13 @@
 //!   SPEC ─▶ bound ─▶ server (child process: groups, handlers) ◀─ requests ─ client (threads) ─▶ report
 //! ```
 //!
-//! The server is a process, so the client's memory is not the server's, and a server that dies is seen. With `--baseline` a second server runs the
-//! same handlers without memgroup, under a bound of the same size.
+//! The server is a process, so the client's memory is not the server's, and a server that dies is
+//! seen. With `--baseline` a second server runs the same handlers without memgroup, under a bound
+//! of the same size.
 
 mod bound;
 mod client;
+mod load;
 mod server;
 mod work;
 
@@ -27,17 +29,16 @@ use crate::run::base::child::{self, Child};
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::progress::Progress;
 use crate::run::base::stop::Stop;
-use crate::run::load;
 use crate::run::report::{RegimeReport, Report, Server};
 use crate::run::spec::Spec;
 use bound::Bound;
-use client::Client;
 use server::Order;
 
 /// Time that a server has to tell its figures. One that never answers is an error, and is ended.
 const FIGURES_WITHIN: Duration = Duration::from_secs(5);
 
-/// Runs the tenants of `spec` with memgroup; with `compares` also without. Returns the report, and whether memgroup's own server died.
+/// Runs the tenants of `spec` with memgroup; with `compares` also without. Returns the report, and
+/// whether memgroup's own server died.
 pub(crate) fn run(
     spec: &Spec,
     compares: bool,
@@ -63,7 +64,7 @@ pub(crate) fn run(
     let compared = turn("with memgroup", true).and_then(|own| {
         let baseline =
             (compares && !stop.requested()).then(|| turn("without memgroup", false)).transpose()?;
-        Ok(Report { baseline, ..Report::of(own) })
+        Ok(Report { memgroup: own, baseline })
     });
     bound.as_ref().into_iter().for_each(Bound::remove);
     let report = compared?;
@@ -75,8 +76,7 @@ pub(crate) fn run(
 fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Result<RegimeReport, RunError> {
     let address = server.address;
     let started = Instant::now();
-    let connect = |tenant, number| Client::new(spec, tenant, number, address);
-    let (elapsed, tallies) = load::run(spec, stop, connect, || server.look(started))?;
+    let (elapsed, tallies) = load::run(spec, stop, address, || server.look(started))?;
     let asked = has_groups.then(|| server.figures());
     server.look(started);
     let seconds = elapsed.as_secs_f64();
@@ -85,9 +85,8 @@ fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Res
         // The figures of its groups died with it.
         _ => RegimeReport::of_groups(None, spec, seconds),
     };
-    for (tenant, tally) in report.tenants.iter_mut().zip(tallies) {
-        tally.report(tenant);
-        tenant.lost = Some(tally.lost);
+    for (tenant, (tally, latencies)) in report.tenants.iter_mut().zip(tallies) {
+        tenant.set(tally, &latencies);
     }
     report.seconds = seconds;
     report.interrupted = stop.requested();
@@ -109,7 +108,8 @@ impl Process {
         let action = "start the server";
         let order = Order { spec: spec.clone(), has_groups, bound: bound.cloned() };
         let environment = |command: &mut Command| {
-            // Each arena of the system's allocator reserves 64M of the address space, and keeps memory that was freed.
+            // Each arena of the system's allocator reserves 64M of the address space, and keeps memory that
+            // was freed.
             command.env_remove(blocks::CHARGED).env("MALLOC_ARENA_MAX", "2");
             if has_groups {
                 command.env(blocks::CHARGED, "1");

@@ -1,7 +1,8 @@
 //! Server: a process of its own with the tenants' groups and handlers.
 //!
 //! - I1. It ends when its standard input ends. The first line of its output is its port.
-//! - I2. With memgroup each tenant's handlers have a layer of their own: a group for each request, below the tenant's. Without, they have none.
+//! - I2. With memgroup each tenant's handlers have a layer of their own: a group for each request,
+//!   below the tenant's. Without, they have none.
 
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
@@ -40,7 +41,8 @@ pub(super) struct Order {
 /// Serves the tenants of the order on standard input, until that input ends.
 pub(crate) fn serve() -> Result<u8, RunError> {
     let order: Order = child::order().or_fail("read the server's order from standard input")?;
-    // A terminal sends Ctrl-C to both processes. The parent ends the server, after it asked for the figures.
+    // A terminal sends Ctrl-C to both processes. The parent ends the server, after it asked for the
+    // figures.
     Stop::default().on_ctrl_c().or_fail("listen for Ctrl-C")?;
     order.bound.as_ref().map_or(Ok(()), Bound::enter)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -64,8 +66,7 @@ async fn listen(order: Order) -> Result<u8, RunError> {
     let (spec, started) = (order.spec.clone(), Instant::now());
     let figures = move || {
         let report = RegimeReport::of_groups(groups.as_deref(), &spec, started.elapsed().as_secs_f64());
-        // The victims are groups of requests, which have no name once they ended. Clients count the stopped requests.
-        std::future::ready(Json(RegimeReport { kills: None, ..report }))
+        std::future::ready(Json(report))
     };
     // Outside of the layers: it answers when all groups are full.
     app = app.route("/", get(figures));
@@ -83,7 +84,7 @@ async fn listen(order: Order) -> Result<u8, RunError> {
 
 fn create(spec: &Spec) -> Result<Groups, RunError> {
     let hierarchy = Hierarchy::new(Config::new().oom(spec.oom)).or_fail("set up the hierarchy")?;
-    Groups::create(hierarchy, None, spec)
+    Groups::create(hierarchy, spec)
 }
 
 /// The layer of one tenant.

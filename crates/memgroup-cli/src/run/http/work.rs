@@ -1,7 +1,8 @@
 //! Work: the server's handlers. They are the same with and without memgroup.
 //!
-//! A handler allocates from the program's own allocator, so every block of it is charged to the request's group, if there is one. The handlers
-//! of a runaway ask for more memory without end. Each has safe points of its kind:
+//! A handler allocates from the program's own allocator, so every block of it is charged to the
+//! request's group, if there is one. The handlers of a runaway ask for more memory without end.
+//! Each has safe points of its kind:
 //!
 //! | path | allocates | ends at |
 //! |---|---|---|

@@ -1,6 +1,7 @@
 //! Serve: the groups of a run, for a browser and other clients on this machine.
 //!
-//! - I1. The socket is in a directory of this user alone. So no other user places a file at its path, or has its name before the run.
+//! - I1. The socket is in a directory of this user alone. So no other user places a file at its
+//!   path, or has its name before the run.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -16,8 +17,9 @@ use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::progress::Progress;
 use crate::run::base::user;
 
-/// Serves the groups until the result is dropped, on a socket in a directory of this user, and prints how to look at
-/// them. With an `address` it also serves a page there, whose token may read and control.
+/// Serves the groups until the result is dropped, on a socket in a directory of this user, and
+/// prints how to look at them. With an `address` it also serves a page there, whose token may read
+/// and control.
 pub(crate) fn serve(
     hierarchy: &Hierarchy,
     address: Option<SocketAddr>,
@@ -66,7 +68,8 @@ fn folder(runtime: Option<PathBuf>, temporary: &Path, own: u32) -> Result<PathBu
     }
 }
 
-/// Removes the sockets of runs that were killed: the process of such a run is gone, and no server holds its lock.
+/// Removes the sockets of runs that were killed: the process of such a run is gone, and no server
+/// holds its lock.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -89,7 +92,8 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Whether the path is a directory, not a link to one, which this user owns and no other user reads or writes.
+/// Whether the path is a directory, not a link to one, which this user owns and no other user reads
+/// or writes.
 fn is_private(path: &Path, own: u32) -> io::Result<bool> {
     let found = fs::symlink_metadata(path)?;
     Ok(found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)

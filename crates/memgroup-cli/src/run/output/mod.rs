@@ -1,25 +1,21 @@
-//! Output: the JSON to its file or standard output, the tables to the reader.
+//! Output: the JSON to its file or standard output, the table to the reader.
 //!
-//! - I1. A regular file holds either its old content or the whole JSON: the JSON is written under another name, then renamed.
-//!   Only in a directory that takes no new file is it written in place.
-//! - I2. The JSON is written before the tables, so a reader that closes its pipe cannot cost the JSON.
+//! - I1. A regular file holds either its old content or the whole JSON: the JSON is written under
+//!   another name, then renamed. Only in a directory that takes no new file is it written in place.
+//! - I2. The JSON is written before the table, so a reader that closes its pipe cannot cost the
+//!   JSON.
 //! - I3. A closed pipe is no error.
 
-mod comparison;
-mod details;
-mod http;
 mod sentences;
-mod summary;
 mod table;
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::fresh;
 use crate::run::report::Report;
-use table::Emphasis;
 
 /// Name of standard output as a destination of the JSON.
 pub(crate) const STDOUT: &str = "-";
@@ -43,8 +39,8 @@ pub(crate) fn check(file: &Path) -> Result<(), RunError> {
     checked.map_err(allowed).or_fail(format_args!("write the report to {}", file.display()))
 }
 
-/// Replaces `file` by a new file with `text` (I1). A device, a pipe, and a file in a directory that takes no new file are written in
-/// place.
+/// Replaces `file` by a new file with `text` (I1). A device, a pipe, and a file in a directory that
+/// takes no new file are written in place.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     // The canonical path keeps a link a link.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
@@ -63,34 +59,45 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Writes the JSON to its file, if it has one, then the tables to standard output, or to standard error if `stdout_taken`.
-pub(crate) fn publish(
-    report: &Report,
-    file: Option<&Path>,
-    stdout_taken: bool,
-    details: bool,
-) -> Result<(), RunError> {
-    let text = |is_terminal| {
-        let (emphasis, own) = (Emphasis::on(is_terminal), &report.memgroup);
-        match own.server {
-            Some(_) => http::of_report(report, emphasis),
-            None => summary::of_report(report, details, emphasis),
-        }
+/// The report for a reader: a line about the run, the table, and a sentence for each tenant.
+fn text(report: &Report) -> String {
+    let own = &report.memgroup;
+    let mut head = match own.tenants.len() {
+        1 => "1 tenant".to_owned(),
+        many => format!("{many} tenants"),
     };
+    let work = if own.server.is_some() { "requests" } else { "statements" };
+    head += &format!(", {:.1} s of {work}, seed {}", own.seconds, own.seed);
+    if own.reclaim == Some(false) {
+        head += ", without reclaim";
+    }
+    if let Some(bound) = own.server.as_ref().and_then(|server| server.bound.as_ref()) {
+        head += &format!(", server under {bound}");
+    }
+    if own.interrupted || report.baseline.as_ref().is_some_and(|other| other.interrupted) {
+        head += ", ended by Ctrl-C";
+    }
+    format!("{head}\n\n{}\n{}", table::of_report(report), sentences::of_report(report))
+}
+
+/// Writes the JSON to its file, if it has one, then the table to standard output, or to standard
+/// error if the JSON is on standard output.
+pub(crate) fn publish(report: &Report, file: Option<&Path>) -> Result<(), RunError> {
+    let is_stdout = file == Some(Path::new(STDOUT));
     let written = file.map_or(Ok(()), |file| {
         let text = json(report)?;
-        if file == Path::new(STDOUT) {
+        if is_stdout {
             return print(&text);
         }
         replace(file, &text).or_fail(format_args!("write the report to {}", file.display()))
     });
-    if stdout_taken {
+    if is_stdout {
         // Standard error may be closed; the JSON matters more.
-        let _ = io::stderr().lock().write_all(text(io::stderr().is_terminal()).as_bytes());
+        let _ = io::stderr().lock().write_all(text(report).as_bytes());
         return written;
     }
-    // The tables are printed even if the JSON could not be written.
-    let printed = print(&text(io::stdout().is_terminal()));
+    // The table is printed even if the JSON could not be written.
+    let printed = print(&text(report));
     written.and(printed)
 }
 
@@ -113,7 +120,122 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{check, replace};
+    use memgroup::{Config, Hierarchy};
+
+    use super::{check, replace, text};
+    use crate::run::report::{Held, Idle, RegimeReport, Report, Server, Tally, TenantReport};
+    use crate::run::spec::Kind;
+
+    fn tenant(name: &str, workload: Kind, tally: Tally) -> TenantReport {
+        let us = (tally.done > 0).then_some(12.5);
+        let held = Held { usage: Some(15 << 20), peak: Some(16 << 20), max: Some(24 << 20) };
+        let name = name.to_owned();
+        TenantReport {
+            name,
+            workload,
+            tally,
+            p50_us: us,
+            p99_us: us.map(|us| us * 200.0),
+            held,
+            ..TenantReport::default()
+        }
+    }
+
+    /// Three tenants: one that works, one that is refused, and one that is idle.
+    fn report() -> RegimeReport {
+        let done = |done| Tally { done, ..Tally::default() };
+        let archive = tenant("archive", Kind::Dashboards, done(22));
+        let idle = Idle { since_seconds: 2.0, page_cache: 30 << 20 };
+        RegimeReport {
+            seconds: 20.0,
+            seed: 1,
+            reclaim: Some(true),
+            tenants: vec![
+                tenant("lookups", Kind::Lookups, done(1_234_567)),
+                tenant("runaway", Kind::Runaway, Tally { refused: 1_185, killed: 2, ..Tally::default() }),
+                TenantReport { idle: Some(idle), page_cache: 8 << 20, ..archive },
+            ],
+            all: Held { usage: Some(45 << 20), peak: Some(48 << 20), max: Some(100 << 20) },
+            ..RegimeReport::default()
+        }
+    }
+
+    #[test]
+    fn prints_a_table_and_a_sentence_for_each_tenant() {
+        let expected = "\
+3 tenants, 20.0 s of statements, seed 1
+
+ tenant             done   refused   stopped   retried       p50      p99    peak    max
+-----------------------------------------------------------------------------------------
+ lookups       1,234,567         0         0         0   12.5 us   2.5 ms   16.0M    24M
+ runaway               0     1,185         2         0         -        -   16.0M    24M
+ archive              22         0         0         0   12.5 us   2.5 ms   16.0M    24M
+ all tenants   1,234,589     1,185         2         0         -        -   48.0M   100M
+
+`lookups`: no statement failed.
+`runaway`: all statements failed for lack of memory (1,185 refused, 2 stopped).
+`archive`: no statement failed; it was idle from second 2.0, and kept 8.0M of 30.0M in its page
+  cache.
+";
+        assert_eq!(text(&Report { memgroup: report(), baseline: None }), expected);
+    }
+
+    #[test]
+    fn compares_each_tenant_on_one_screen() {
+        let mut without = report();
+        without.tenants[0].tally.refused = 1_000_000;
+        (without.tenants[1].tally, without.interrupted) = (Tally::default(), true);
+        let text = text(&Report { memgroup: report(), baseline: Some(without) });
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with(", seed 1, ended by Ctrl-C"), "{text}");
+        assert!(lines[4].starts_with(" lookups ") && lines[5].starts_with("   without memgroup "), "{text}");
+        assert!(lines.len() <= 24 && lines.iter().all(|line| line.chars().count() <= 100), "{text}");
+        let text = text.replace("\n  ", " ");
+        let said = "`lookups`: no statement failed; without memgroup 1,000,000 of 2,234,567 statements";
+        assert!(text.contains(said), "{text}");
+        assert!(text.contains("without memgroup no statement began before the run ended"), "{text}");
+    }
+
+    #[test]
+    fn tells_how_a_server_ended() {
+        let server = |died_seconds: Option<f64>| Server {
+            bound: Some("RLIMIT_AS".to_owned()),
+            max: Some(64 << 20),
+            resident_peak: 30 << 20,
+            died_seconds,
+            died_of: died_seconds.map(|_| "signal: 9 (SIGKILL)".to_owned()),
+        };
+        let mut own = RegimeReport { server: Some(server(None)), ..report() };
+        own.tenants[0].workload = Kind::Requests;
+        let mut without = RegimeReport { server: Some(server(Some(1.5))), ..report() };
+        without.tenants[0].workload = Kind::Requests;
+        without.tenants[0].tally.lost = 3;
+        let text = text(&Report { memgroup: own, baseline: Some(without) }).replace("\n  ", " ");
+        for part in [
+            "3 tenants, 20.0 s of requests, seed 1, server under RLIMIT_AS\n",
+            " lost ",
+            "\nWith memgroup the server lived; at most 30.0M of it were in memory.\n",
+            "\nWithout memgroup the server died after 1.50 s (signal: 9 (SIGKILL)); at most 30.0M",
+            "`lookups`: no request failed; without memgroup 3 of 1,234,570 requests failed for lack of memory (3 lost).",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("retried"), "{text}");
+    }
+
+    #[test]
+    fn tells_what_the_engine_did_for_a_tenant() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).expect("a hierarchy");
+        let group = hierarchy.create("/tenants").and_then(|all| all.create("lookups")).expect("a group");
+        group.set_max(10).expect("a limit");
+        group.set_enforced(false);
+        let _held = group.try_charge(20).expect("it only counts");
+        let own = RegimeReport { groups: Some(hierarchy.snapshot()), ..report() };
+        let text = text(&Report { memgroup: own, baseline: None });
+        let said =
+            "`lookups`: no statement failed; its limit is not enforced, and would have refused 1 charge.";
+        assert!(text.contains(said), "{text}");
+    }
 
     #[test]
     fn keeps_the_old_file_until_the_new_one_is_complete() {

@@ -1,124 +1,59 @@
-//! Table: cells in aligned columns, with emphasis on a terminal.
+//! Table: a row for each tenant and one for all; in a comparison also those without memgroup.
 
-use crate::run::base::progress::{has_colours, is_dumb_terminal};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
 use crate::run::base::units;
-use crate::run::report::{RegimeReport, TenantReport};
+use crate::run::report::{Held, RegimeReport, Report, Tally};
 
-/// Whether text is emphasised with terminal codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Emphasis(pub(super) bool);
+/// The figures of a row: results, p50 and p99, memory.
+type Figures<'a> = (&'a Tally, [Option<f64>; 2], Held);
 
-impl Emphasis {
-    /// On a terminal with colours.
-    pub(super) fn on(is_terminal: bool) -> Emphasis {
-        Emphasis(is_terminal && has_colours() && !is_dumb_terminal())
+/// The title of a column, and its cells.
+type Column = (&'static str, fn(&Figures<'_>) -> String);
+
+const COLUMNS: [Column; 9] = [
+    ("done", |(tally, ..)| units::count(tally.done)),
+    ("refused", |(tally, ..)| units::count(tally.refused)),
+    ("stopped", |(tally, ..)| units::count(tally.killed)),
+    ("lost", |(tally, ..)| units::count(tally.lost)),
+    ("retried", |(tally, ..)| units::count(tally.retried)),
+    ("p50", |(_, [p50, _], _)| known(*p50, units::duration_us)),
+    ("p99", |(_, [_, p99], _)| known(*p99, units::duration_us)),
+    ("peak", |(.., held)| known(held.peak, units::bytes)),
+    ("max", |(.., held)| known(held.max, |max| units::limit(Some(max)))),
+];
+
+fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+/// The cells of each tenant, and of all tenants together.
+fn cells(report: &RegimeReport, columns: &[&Column]) -> Vec<Vec<String>> {
+    let sum = report.sum();
+    let tenants =
+        report.tenants.iter().map(|tenant| (&tenant.tally, [tenant.p50_us, tenant.p99_us], tenant.held));
+    let rows = tenants.chain([(&sum, [None; 2], report.all)]);
+    rows.map(|row| columns.iter().map(|(_, cell)| cell(&row)).collect()).collect()
+}
+
+/// The whole table, with a line end after each line.
+pub(super) fn of_report(report: &Report) -> String {
+    let own = &report.memgroup;
+    // Only requests are lost, and only statements are retried.
+    let unused = if own.server.is_some() { "retried" } else { "lost" };
+    let columns: Vec<&Column> = COLUMNS.iter().filter(|(title, _)| *title != unused).collect();
+    let names = own.tenants.iter().map(|tenant| tenant.name.as_str()).chain(["all tenants"]);
+    let mut without = report.baseline.as_ref().map(|other| cells(other, &columns).into_iter());
+    let mut table = Table::new();
+    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-').junction('-')));
+    table.set_header(["tenant"].into_iter().chain(columns.iter().map(|(title, _)| *title)));
+    for (name, cells) in names.zip(cells(own, &columns)) {
+        table.add_row([name.to_owned()].into_iter().chain(cells));
+        let other = without.as_mut().and_then(Iterator::next);
+        other.map(|cells| table.add_row(["  without memgroup".to_owned()].into_iter().chain(cells)));
     }
-
-    fn wrap(self, code: &str, text: &str) -> String {
-        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
-
-    pub(super) fn heading(self, text: &str) -> String {
-        self.wrap("1", text)
-    }
-
-    pub(super) fn alarm(self, text: &str) -> String {
-        self.wrap("31", text)
-    }
-
-    pub(super) fn aside(self, text: &str) -> String {
-        self.wrap("2", text)
-    }
-}
-
-/// One cell of a table.
-#[derive(Debug, Clone)]
-pub(super) struct Cell {
-    text: String,
-    is_alarming: bool,
-}
-
-impl Cell {
-    /// The cell, emphasised if it `is_alarming`.
-    pub(super) fn alarm_if(self, is_alarming: bool) -> Cell {
-        Cell { is_alarming, ..self }
-    }
-}
-
-/// Title of a column, and its cell in the row of a tenant.
-pub(super) type Column = (&'static str, fn(&TenantReport) -> Cell);
-
-/// Columns of all engines: results, latencies, and memory.
-pub(super) const DONE: Column = ("done", |tenant| count(tenant.done));
-pub(super) const REFUSED: Column =
-    ("refused", |tenant| count(tenant.refused).alarm_if(tenant.refused > 0 && tenant.is_well_behaved()));
-pub(super) const STOPPED: Column =
-    ("stopped", |tenant| count(tenant.killed).alarm_if(tenant.killed > 0 && tenant.is_well_behaved()));
-pub(super) const P50: Column = ("p50", |tenant| known(tenant.p50_us, units::duration_us));
-pub(super) const P99: Column = ("p99", |tenant| known(tenant.p99_us, units::duration_us));
-pub(super) const PEAK: Column = ("peak", |tenant| known(tenant.held.peak, units::bytes));
-pub(super) const MAX: Column = ("max", |tenant| known(tenant.held.max, |max| units::limit(Some(max))));
-
-/// A cell with `text`.
-pub(super) fn cell(text: impl Into<String>) -> Cell {
-    Cell { text: text.into(), is_alarming: false }
-}
-
-/// A cell with a count.
-pub(super) fn count(count: u64) -> Cell {
-    cell(units::count(count))
-}
-
-/// A cell with bytes.
-pub(super) fn bytes(bytes: u64) -> Cell {
-    cell(units::bytes(bytes))
-}
-
-/// A cell with a known value, or `-`.
-pub(super) fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Cell {
-    cell(value.map_or_else(|| "-".to_owned(), show))
-}
-
-/// One row a tenant, and one for all tenants together.
-pub(super) fn of_tenants(report: &RegimeReport, columns: &[Column], emphasis: Emphasis) -> String {
-    let titles: Vec<&str> = ["tenant"].into_iter().chain(columns.iter().map(|(title, _)| *title)).collect();
-    let row = |tenant: &TenantReport| {
-        let cells = columns.iter().map(|(_, cell_of)| cell_of(tenant));
-        [cell(&tenant.name)].into_iter().chain(cells).collect()
-    };
-    let rows: Vec<_> = report.tenants.iter().chain([&report.total()]).map(row).collect();
-    aligned(&titles, &rows, report.tenants.len(), emphasis)
-}
-
-/// Aligns the columns: the first to the left, the others to the right. A rule stands below the titles, and above the rows from
-/// `ruled` on.
-pub(super) fn aligned(titles: &[&str], rows: &[Vec<Cell>], ruled: usize, emphasis: Emphasis) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].text.chars().count());
-        cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
-    let line = |row: &[Cell]| {
-        let mut line = String::new();
-        for (column, Cell { text, is_alarming }) in row.iter().enumerate() {
-            let padding = " ".repeat(widths[column] - text.chars().count());
-            let text = if *is_alarming { emphasis.alarm(text) } else { text.clone() };
-            match column {
-                0 => line += &format!("{text}{padding}"),
-                _ => line += &format!("  {padding}{text}"),
-            }
-        }
-        line.truncate(line.trim_end().len());
-        line
-    };
-    let titles: Vec<Cell> = titles.iter().map(|&title| cell(title)).collect();
-    let rule = emphasis.aside(&"-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
-    let mut text = format!("{}\n{rule}\n", emphasis.heading(&line(&titles)));
-    for (number, row) in rows.iter().enumerate() {
-        if number == ruled {
-            text += &format!("{rule}\n");
-        }
-        text += &(line(row) + "\n");
-    }
-    text
+    table.column_iter_mut().skip(1).for_each(|column| {
+        column.set_cell_alignment(CellAlignment::Right);
+    });
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }

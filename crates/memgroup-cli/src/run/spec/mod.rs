@@ -1,6 +1,7 @@
 //! SPEC: the tenants of a run, their work and their limits, read from a TOML file.
 //!
-//! - I1. A `Spec` is valid: every bound was checked when it was read, and no later code checks again.
+//! - I1. A `Spec` is valid: every bound was checked when it was read, and no later code checks
+//!   again.
 //! - I2. Every error names the file, the line, the key and the allowed values.
 
 mod notes;
@@ -44,7 +45,8 @@ impl Engine {
     }
 }
 
-/// At least 1M, because opening one connection takes about 200 KiB. The upper end is the most that a group can count.
+/// At least 1M, because opening one connection takes about 200 KiB. The upper end is the most that
+/// a group can count.
 const LIMIT: Values<'_, Option<u64>> = Values(
     "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \"64M\"",
     &|value| bytes(value).filter(|limit| limit.is_none_or(|bytes| bytes >= 1 << 20)),
@@ -62,28 +64,23 @@ pub(crate) const SECONDS_MIN: f64 = 0.1;
 const TENANTS_MAX: usize = 64;
 
 /// Kind of the statements that a tenant runs, or of the requests that it posts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     /// Single rows by primary key.
+    #[default]
     Lookups,
     /// Aggregates over `lineitem` and `orders`, similar to TPC-H queries 1 and 6.
     Dashboards,
     /// Sorts and joins over all of `lineitem`.
     Etl,
-    /// A sorted join without its join condition; requests for which a handler allocates without bound.
+    /// A sorted join without its join condition; requests for which a handler allocates without
+    /// bound.
     Runaway,
     /// A temporary table that is filled until no more memory is to be had, and kept.
     Hoarder,
     /// Small requests to the HTTP server.
     Requests,
-}
-
-impl Kind {
-    /// Whether its statements ask for more memory than any limit allows.
-    pub(crate) fn is_greedy(self) -> bool {
-        matches!(self, Kind::Runaway | Kind::Hoarder)
-    }
 }
 
 /// TPC-H scale factor in thousandths. 1,000 is about a gigabyte.
@@ -181,17 +178,12 @@ pub(crate) struct TenantSpec {
     pub(crate) pause: Duration,
     /// Time for which a statement that finds no memory waits and is retried.
     pub(crate) patience: Duration,
-    /// Index of an earlier tenant with `work`: this tenant begins when that one is idle. None: at once.
+    /// Index of an earlier tenant with `work`: this tenant begins when that one is idle. None: at
+    /// once.
     pub(crate) after: Option<usize>,
-    /// Time for which it begins statements; then it is idle with open connections. None: to the end.
+    /// Time for which it begins statements; then it is idle with open connections. None: to the
+    /// end.
     pub(crate) work: Option<Duration>,
-}
-
-impl TenantSpec {
-    /// Whether `min` or `low` protect some of its memory.
-    pub(crate) fn is_protected(&self) -> bool {
-        self.settings.min_bytes != Some(0) || self.settings.low_bytes != Some(0)
-    }
 }
 
 /// A whole run.
@@ -219,8 +211,8 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// Reads `file` once, because it may be a pipe or change during a run; without one the built-in scenario of the engine. `asked` is the
-    /// engine of the command line.
+    /// Reads `file` once, because it may be a pipe or change during a run; without one the built-in
+    /// scenario of the engine. `asked` is the engine of the command line.
     pub(crate) fn read(file: Option<&Path>, asked: Option<Engine>) -> Result<Spec, RunError> {
         let Some(file) = file else {
             let text = asked.unwrap_or(Engine::Sqlite).built_in();
@@ -234,28 +226,8 @@ impl Spec {
         Spec::parse(&name, &text, asked)
     }
 
-    /// The same work without any limit.
-    pub(crate) fn without_limits(&self) -> Spec {
-        let (max_bytes, settings) = (None, Settings::default());
-        let tenants = self.tenants.iter().map(|tenant| TenantSpec { max_bytes, settings, ..tenant.clone() });
-        Spec {
-            max_bytes,
-            share: None,
-            reserve_min: false,
-            oom: false,
-            tenants: tenants.collect(),
-            ..self.clone()
-        }
-    }
-
-    /// The same work, in which no statement waits for memory.
-    pub(crate) fn without_retries(&self) -> Spec {
-        let patience = Duration::ZERO;
-        let tenants = self.tenants.iter().map(|tenant| TenantSpec { patience, ..tenant.clone() });
-        Spec { tenants: tenants.collect(), ..self.clone() }
-    }
-
-    /// Reads the SPEC `text` for the engine that it names, or that was `asked` for; errors call it `file`.
+    /// Reads the SPEC `text` for the engine that it names, or that was `asked` for; errors call it
+    /// `file`.
     pub(crate) fn parse(file: &str, text: &str, asked: Option<Engine>) -> Result<Spec, RunError> {
         let mut top = Source { file, text }.parse()?;
         let mut run = top.table("run")?;

@@ -1,6 +1,7 @@
 //! Notes on settings that contradict each other.
 //!
-//! They are allowed, as in cgroup v2, because limits are set one by one and in any order. The user is told before the run.
+//! They are allowed, as in cgroup v2, because limits are set one by one and in any order. The user
+//! is told before the run.
 //!
 //! - I1. `"max"` contradicts nothing: it asks for everything on purpose.
 //! - I2. A `max` that is not enforced bounds nothing.
@@ -40,7 +41,8 @@ impl Spec {
         if self.share.is_some() && self.max_bytes.is_none() {
             notes.push("note: `share` has nothing to share: give the run a `max`".to_owned());
         }
-        // A tenant counts no more than its own `max`; one that is above the common `max` alone has its own note.
+        // A tenant counts no more than its own `max`; one that is above the common `max` alone has its own
+        // note.
         let min = |settings: &Settings| settings.min_bytes;
         for (key, of, effect) in [
             ("min", min as fn(&Settings) -> Option<u64>, "no cache can be reclaimed"),

@@ -1,4 +1,5 @@
-//! Source: a TOML text as tables that are read key by key, with errors that name file, line and key.
+//! Source: a TOML text as tables that are read key by key, with errors that name file, line and
+//! key.
 //!
 //! - I1. A key is read at most once. A key that `finish` finds unread is unknown, and an error.
 //! - I2. An error repeats at most `REPEATED_MAX` characters of each part of the text.

@@ -57,31 +57,29 @@ fn reads_every_key() {
     };
     assert_eq!((hog.settings, spec.oom), (settings, true));
     assert_eq!((shop.patience, hog.patience), (Duration::ZERO, Duration::from_millis(1_500)));
-    assert!(shop.is_protected() && hog.is_protected());
 }
 
 #[test]
-fn removes_every_limit_and_keeps_the_work() {
-    let spec = Spec::parse("a.toml", &format!("oom = true{VALID}"), None).expect("a valid SPEC");
-    let free = spec.without_limits();
-    assert_eq!((free.max_bytes, free.oom, free.reserve_min), (None, false, false));
-    for (before, after) in spec.tenants.iter().zip(&free.tenants) {
-        assert_eq!((after.max_bytes, after.settings), (None, Settings::default()));
-        assert!(!after.is_protected());
-        let (max_bytes, settings) = (before.max_bytes, before.settings);
-        assert_eq!(&TenantSpec { max_bytes, settings, ..after.clone() }, before);
+fn reads_the_spec_of_the_readme_which_has_every_key() {
+    let readme = include_str!("../../../README.md");
+    let (_, text) = readme.split_once("```toml\n").expect("a SPEC");
+    let (text, _) = text.split_once("```").expect("its end");
+    let spec = Spec::parse("README.md", text, None).expect("a valid SPEC");
+    assert_eq!((spec.tenants.len(), spec.tenants[1].after), (2, Some(0)));
+    let bare = "[[tenant]]\nname = 'shop'\nworkload = 'lookups'\nscale = 0.01\nwork_seconds = 5";
+    let bare = Spec::parse("bare.toml", bare, None).expect("a valid SPEC");
+    assert_eq!(spec.tenants[0], bare.tenants[0], "it shows the defaults");
+    assert_eq!(Spec { tenants: bare.tenants.clone(), ..spec }, bare);
+    for wrong in [text.replace("share", "shares"), text.replace("cache", "caches")] {
+        let error = Spec::parse("README.md", &wrong, None).expect_err("an unknown key").to_string();
+        let (_, known) = error.split_once("allowed: ").expect("the keys");
+        for key in known.split(", ").filter(|&key| key != "run") {
+            assert!(
+                text.contains(&format!("{key} = ")) || text.contains(&format!("[[{key}]]")),
+                "{key}: {text}"
+            );
+        }
     }
-}
-
-#[test]
-fn takes_every_patience_and_keeps_the_rest() {
-    let spec = Spec::read(None, None).expect("a valid SPEC");
-    let once = spec.without_retries();
-    assert!(spec.tenants.iter().any(|tenant| !tenant.patience.is_zero()));
-    for (before, after) in spec.tenants.iter().zip(&once.tenants) {
-        assert_eq!(after, &TenantSpec { patience: Duration::ZERO, ..before.clone() });
-    }
-    assert_eq!(once, Spec { tenants: once.tenants.clone(), ..spec });
 }
 
 #[test]
@@ -89,7 +87,7 @@ fn has_defaults_for_all_keys_but_name_workload_and_scale() {
     let spec = Spec::parse("a.toml", "[[tenant]]\nname = 'a'\nworkload = 'etl'\nscale = 1", None)
         .expect("a valid SPEC");
     assert_eq!((spec.seconds, spec.seed, spec.max_bytes), (20.0, 1, None));
-    assert!(spec.reclaim && spec.oom && !spec.tenants[0].is_protected());
+    assert!(spec.reclaim && spec.oom);
     assert_eq!(spec.tenants[0].settings, Settings::default());
     assert_eq!((spec.tenants[0].threads, spec.tenants[0].cache_bytes), (1, 1 << 20));
     assert_eq!((spec.tenants[0].after, spec.tenants[0].work), (None, None));
@@ -106,7 +104,9 @@ fn protects_the_tenants_of_the_built_in_scenario_by_shares_alone() {
     for TenantSpec { name, max_bytes, settings, .. } in &spec.tenants {
         assert_eq!((*max_bytes, *settings), (None, Settings::default()), "{name}");
     }
-    let busy = |tenant: &&TenantSpec| tenant.work.is_none() && !tenant.workload.is_greedy();
+    let busy = |tenant: &&TenantSpec| {
+        tenant.work.is_none() && !matches!(tenant.workload, Kind::Runaway | Kind::Hoarder)
+    };
     let caches: u64 = spec.tenants.iter().filter(busy).map(|t| t.cache_bytes * u64::from(t.threads)).sum();
     assert!(caches < max / 2, "the busy ones that behave have room beside the greedy ones");
 }
@@ -117,7 +117,6 @@ fn reads_the_factor_of_shares_and_names_a_wrong_one() {
     assert_eq!(Spec::parse("a.toml", VALID, None).expect("a valid SPEC").share, None);
     assert_eq!(with("8").expect("a valid SPEC").share, Some(8));
     assert_eq!(with("0").expect("a valid SPEC").share, None);
-    assert_eq!(with("8").expect("a valid SPEC").without_limits().share, None);
     for wrong in ["1025", "-1", "\"8\"", "0.5"] {
         let error = with(wrong).expect_err("a wrong factor").to_string();
         assert!(

@@ -2,40 +2,44 @@
 //!
 //! - I1. Each statement that begins is counted once: done, refused, killed or interrupted.
 //! - I2. Only the latency of a statement that was done is recorded.
-//! - I3. An idle tenant keeps its connections. Each of its threads has begun a statement, however late it started.
-//! - E1. Worker → watcher: counts are approximate during the run. The watcher reads them again after it joined the worker.
-//! - E2. Watcher → workers: only the flag `ending` is handed over. A worker that sees it late runs one more statement.
-//! - E3. Worker of a tenant that became idle → workers of tenants after it: only the count `busy` is handed over.
+//! - I3. An idle tenant keeps its connections. Each of its threads has begun a statement, however
+//!   late it started.
+//! - E1. Worker → watcher: counts are approximate during the run. The watcher reads them again
+//!   after it joined the worker.
+//! - E2. Watcher → workers: only the flag `ending` is handed over. A worker that sees it late runs
+//!   one more statement.
+//! - E3. Worker of a tenant that became idle → workers of tenants after it: only the count `busy`
+//!   is handed over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use memgroup::Reach;
 use rusqlite::InterruptHandle;
 
+use crate::run::backend::Backend;
 use crate::run::backend::session::{Failure, Session};
-use crate::run::backend::{Backend, Groups};
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::joined;
+use crate::run::base::latencies::Latencies;
 use crate::run::data::Job;
 use crate::run::data::files::Database;
 use crate::run::data::workload::{Work, Workload};
 use crate::run::live::{Counts, Live};
-use crate::run::measure::Idle;
-use crate::run::measure::latencies::Latencies;
+use crate::run::report::{Held, Idle, RegimeReport, Tally};
 use crate::run::spec::{Kind, TenantSpec};
 
 /// Time between two polls of the watcher.
 const WATCH_EVERY: Duration = Duration::from_millis(50);
-/// Time between two interruptions at the end of a run. An interruption between two statements has no effect.
+/// Time between two interruptions at the end of a run. An interruption between two statements has
+/// no effect.
 const INTERRUPT_EVERY: Duration = Duration::from_millis(2);
 /// Time between two checks whether an earlier tenant is idle.
 const TURN_EVERY: Duration = Duration::from_millis(5);
 
 /// Counts of one tenant's statements, shared by its threads and the watcher.
 #[derive(Default)]
-pub(crate) struct Counters {
+struct Counters {
     done: AtomicU64,
     refused: AtomicU64,
     killed: AtomicU64,
@@ -46,11 +50,18 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Statements done, refused, killed, retried and interrupted.
-    pub(crate) fn read(&self) -> [u64; 5] {
+    /// The counts so far.
+    fn read(&self) -> Tally {
         // ORDERING: Relaxed; approximate during the run, exact after the join (E1).
-        [&self.done, &self.refused, &self.killed, &self.retried, &self.interrupted]
-            .map(|counter| counter.load(Ordering::Relaxed))
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Tally {
+            done: read(&self.done),
+            refused: read(&self.refused),
+            killed: read(&self.killed),
+            retried: read(&self.retried),
+            interrupted: read(&self.interrupted),
+            ..Tally::default()
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -59,21 +70,21 @@ impl Counters {
     }
 }
 
-/// Results of one tenant's threads.
+/// Results of a tenant's threads, besides the counts.
 #[derive(Default)]
-pub(crate) struct Tally {
+struct Results {
     /// Latencies of the statements done.
-    pub(crate) latencies: Latencies,
+    latencies: Latencies,
     /// Text of the first refusal.
-    pub(crate) first_refusal: Option<String>,
+    first_refusal: Option<String>,
     /// Bytes of the page caches at the end.
-    pub(crate) page_cache: u64,
+    page_cache: u64,
     /// None while a thread works to the end.
-    pub(crate) idle: Option<Idle>,
+    idle: Option<Idle>,
 }
 
-impl Tally {
-    fn add(&mut self, other: Tally) {
+impl Results {
+    fn add(&mut self, other: Results) {
         self.first_refusal = self.first_refusal.take().or(other.first_refusal);
         self.page_cache += other.page_cache;
         self.idle = self.idle.zip(other.idle).map(|(one, another)| one.and(another));
@@ -81,17 +92,13 @@ impl Tally {
     }
 }
 
-/// Results of a run, in the order of the SPEC.
-pub(crate) struct Ran {
-    /// Run time of the statements.
-    pub(crate) elapsed: Duration,
-    pub(crate) tenants: Vec<(Counters, Tally)>,
-    /// Open connections, so that the memory of the tenants can be measured.
-    pub(crate) sessions: Vec<Session>,
-}
-
-/// Runs the statements of `job` until its seconds are over or a stop is requested, and shows their progress.
-pub(crate) fn run_all(backend: &Backend, job: &Job<'_>, databases: &[Database]) -> Result<Ran, RunError> {
+/// Runs the statements of `job` until its seconds are over or a stop is requested, shows their
+/// progress, and reports. The memory is that of the end, before the connections are closed.
+pub(crate) fn run_all(
+    backend: &Backend,
+    job: &Job<'_>,
+    databases: &[Database],
+) -> Result<RegimeReport, RunError> {
     let spec = job.spec;
     let mut workers = Vec::new();
     for (index, (tenant, database)) in spec.tenants.iter().zip(databases).enumerate() {
@@ -114,20 +121,28 @@ pub(crate) fn run_all(backend: &Backend, job: &Job<'_>, databases: &[Database]) 
         run.end(&handles, &interrupters);
         (elapsed, handles.into_iter().map(joined).collect::<Result<Vec<_>, _>>())
     });
-    let mut results = results?.into_iter();
-    let (mut tenants, mut sessions) = (Vec::new(), Vec::new());
-    for (tenant, counters) in spec.tenants.iter().zip(counters) {
-        let mut own = results.by_ref().take(tenant.threads as usize);
-        // Each tenant has at least one thread.
-        let Some((mut sum, session)) = own.next() else { continue };
-        sessions.push(session);
-        for (tally, session) in own {
-            sum.add(tally);
-            sessions.push(session);
-        }
-        tenants.push((counters, sum));
+    let (mut results, mut sessions) = (results?.into_iter(), Vec::new());
+    let mut report = RegimeReport::of_groups(backend.groups(), spec, elapsed.as_secs_f64());
+    if let Some([usage, peak, max]) = backend.heap() {
+        report.all = Held { usage, peak, max };
     }
-    Ok(Ran { elapsed, tenants, sessions })
+    report.interrupted = job.stop.requested();
+    for ((tenant, counters), database) in report.tenants.iter_mut().zip(&counters).zip(databases) {
+        let mut sum: Option<Results> = None;
+        for (own, session) in results.by_ref().take(tenant.threads as usize) {
+            sessions.push(session);
+            match &mut sum {
+                Some(sum) => sum.add(own),
+                None => sum = Some(own),
+            }
+        }
+        // Each tenant has at least one thread.
+        let Results { latencies, first_refusal, page_cache, idle } = sum.unwrap_or_default();
+        tenant.set(Tally { first_refusal, ..counters.read() }, &latencies);
+        (tenant.page_cache, tenant.idle, tenant.database) = (page_cache, idle, database.bytes);
+    }
+    drop(sessions);
+    Ok(report)
 }
 
 /// State shared by all threads of a run.
@@ -142,7 +157,7 @@ struct Run<'a> {
     started: Instant,
 }
 
-type Handle<'scope> = ScopedJoinHandle<'scope, Result<(Tally, Session), RunError>>;
+type Handle<'scope> = ScopedJoinHandle<'scope, Result<(Results, Session), RunError>>;
 
 impl Run<'_> {
     fn is_ending(&self) -> bool {
@@ -165,13 +180,10 @@ impl Run<'_> {
                 return;
             }
             let counts = self.job.spec.tenants.iter().zip(self.counters).map(|(tenant, counters)| {
-                let [done, refused, stopped, ..] = counters.read();
+                let Tally { done, refused, killed: stopped, .. } = counters.read();
                 Counts { name: &tenant.name, done, refused, stopped, is_idle: counters.is_idle() }
             });
             live.update(elapsed, &counts.collect::<Vec<_>>());
-            if let Some(groups) = self.backend.groups() {
-                groups.kills();
-            }
             thread::sleep(WATCH_EVERY.min(whole - elapsed));
             if handles.iter().all(Handle::is_finished) {
                 return;
@@ -217,10 +229,10 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Runs statements until the tenant's work is over, then waits for the end of the run. Any failure besides lack of memory ends
-    /// the run.
-    fn run(mut self, run: Run<'_>) -> Result<(Tally, Session), RunError> {
-        let mut tally = Tally::default();
+    /// Runs statements until the tenant's work is over, then waits for the end of the run. Any
+    /// failure besides lack of memory ends the run.
+    fn run(mut self, run: Run<'_>) -> Result<(Results, Session), RunError> {
+        let mut results = Results::default();
         while let Some(earlier) = self.tenant.after
             && !run.is_ending()
             && !run.counters[earlier].is_idle()
@@ -232,7 +244,7 @@ impl Worker<'_> {
         let mut has_begun = false;
         while !run.is_ending() {
             if has_begun && ends.is_some_and(|ends| Instant::now() >= ends) {
-                tally.idle = Some(self.idle(run));
+                results.idle = Some(self.idle(run));
                 // ORDERING: Relaxed; only the count is handed over (E3).
                 run.counters[self.index].busy.fetch_sub(1, Ordering::Relaxed);
                 run.pause(Duration::MAX);
@@ -240,33 +252,30 @@ impl Worker<'_> {
             }
             has_begun = true;
             let work = self.workload.next();
-            if let Err(error) = self.statement(&work, ends, &mut tally, run) {
+            if let Err(error) = self.statement(&work, ends, &mut results, run) {
                 run.set_ending();
                 return Err(error).or_fail(format_args!("run a statement of tenant `{}`", self.tenant.name));
             }
             run.pause(self.tenant.pause);
         }
-        tally.page_cache = self.session.page_cache_bytes();
-        Ok((tally, self.session))
+        results.page_cache = self.session.page_cache_bytes();
+        Ok((results, self.session))
     }
 
     fn idle(&self, run: Run<'_>) -> Idle {
-        let key = memgroup::stats::memory::RECLAIMED;
-        let reclaimed =
-            |groups: &Groups| groups.tenants[self.index].snapshot().groups[0].statistic(key, Reach::Subtree);
         Idle {
             page_cache: self.session.page_cache_bytes(),
-            reclaimed: run.backend.groups().and_then(reclaimed).map(|bytes| bytes.max(0) as u64),
             since_seconds: run.started.elapsed().as_secs_f64(),
         }
     }
 
-    /// Runs one statement and counts it. One that holds memory lets go of it when the tenant's work `ends`. The error is any failure besides lack of memory.
+    /// Runs one statement and counts it. One that holds memory lets go of it when the tenant's work
+    /// `ends`. The error is any failure besides lack of memory.
     fn statement(
         &self,
         work: &Work,
         ends: Option<Instant>,
-        tally: &mut Tally,
+        results: &mut Results,
         run: Run<'_>,
     ) -> Result<(), String> {
         let started = Instant::now();
@@ -282,7 +291,7 @@ impl Worker<'_> {
             Ok(_) => {
                 // A hoard takes as long as its tenant works.
                 if self.tenant.workload != Kind::Hoarder {
-                    tally.latencies.record(started.elapsed().as_nanos() as u64);
+                    results.latencies.record(started.elapsed().as_nanos() as u64);
                 }
                 &counters.done
             }
@@ -291,7 +300,7 @@ impl Worker<'_> {
                 &counters.interrupted
             }
             Err(Failure::Refused(error)) => {
-                tally.first_refusal.get_or_insert(error);
+                results.first_refusal.get_or_insert(error);
                 &counters.refused
             }
             Err(Failure::Killed) => &counters.killed,
@@ -308,19 +317,19 @@ impl Worker<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Idle, Tally};
+    use super::{Idle, Results};
 
     #[test]
-    fn adds_tallies_and_keeps_the_first_refusal() {
-        let tally = |latency_ns: u64, text: Option<&str>| {
-            let mut tally = Tally::default();
-            tally.latencies.record(latency_ns);
-            tally.first_refusal = text.map(str::to_owned);
-            tally
+    fn adds_results_and_keeps_the_first_refusal() {
+        let results = |latency_ns: u64, text: Option<&str>| {
+            let mut results = Results::default();
+            results.latencies.record(latency_ns);
+            results.first_refusal = text.map(str::to_owned);
+            results
         };
-        let mut sum = tally(1_000, None);
-        sum.add(tally(3_000_000, Some("first")));
-        sum.add(tally(2_000, Some("second")));
+        let mut sum = results(1_000, None);
+        sum.add(results(3_000_000, Some("first")));
+        sum.add(results(2_000, Some("second")));
         assert_eq!(sum.first_refusal.as_deref(), Some("first"));
         let (half, most) =
             (sum.latencies.quantile_us(0.5).expect("some"), sum.latencies.quantile_us(0.99).expect("some"));
@@ -330,15 +339,16 @@ mod tests {
 
     #[test]
     fn becomes_idle_with_the_last_thread() {
-        let tally = |idle: Option<f64>| Tally {
-            idle: idle.map(|since_seconds| Idle { since_seconds, page_cache: 10, reclaimed: Some(1) }),
-            ..Tally::default()
+        let results = |idle: Option<f64>| Results {
+            idle: idle.map(|since_seconds| Idle { since_seconds, page_cache: 10 }),
+            ..Results::default()
         };
-        let mut sum = tally(Some(3.0));
-        sum.add(tally(Some(5.0)));
-        let expected = Idle { since_seconds: 5.0, page_cache: 20, reclaimed: Some(1) };
-        assert_eq!(sum.idle, Some(expected));
-        sum.add(tally(None));
-        assert_eq!(sum.idle, None, "a thread worked to the end");
+        let mut sum = results(Some(3.0));
+        sum.add(results(Some(5.0)));
+
+        let idle = sum.idle.expect("both threads are idle");
+        assert_eq!((idle.since_seconds, idle.page_cache), (5.0, 20));
+        sum.add(results(None));
+        assert!(sum.idle.is_none(), "a thread worked to the end");
     }
 }

@@ -1,10 +1,6 @@
-//! Latencies of statements, with three digits, added up over threads, processes and runs.
-//!
-//! - I1. Latencies that are added after a trip through JSON equal those of one histogram. JSON holds a value of each bucket
-//!   with its count, and that value falls into the same bucket again.
+//! Latencies of statements, with three digits, added up over threads.
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 
 /// Significant decimal digits.
 const DIGITS: u8 = 3;
@@ -12,8 +8,7 @@ const DIGITS: u8 = 3;
 const NS_MAX: u64 = 3_600_000_000_000;
 
 /// The latencies of statements.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Vec<(u64, u64)>", from = "Vec<(u64, u64)>")]
+#[derive(Debug)]
 pub(crate) struct Latencies {
     /// In nanoseconds.
     ns: Histogram<u64>,
@@ -34,24 +29,10 @@ impl Latencies {
         self.ns.add(&other.ns).expect("all histograms have the same bounds");
     }
 
-    /// The latency in microseconds that `share` of the statements did not exceed; none without statements.
+    /// The latency in microseconds that `share` of the statements did not exceed; none without
+    /// statements.
     pub(crate) fn quantile_us(&self, share: f64) -> Option<f64> {
         (!self.ns.is_empty()).then(|| self.ns.value_at_quantile(share) as f64 / 1e3)
-    }
-}
-
-impl From<Latencies> for Vec<(u64, u64)> {
-    fn from(latencies: Latencies) -> Vec<(u64, u64)> {
-        let recorded = latencies.ns.iter_recorded();
-        recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value())).collect()
-    }
-}
-
-impl From<Vec<(u64, u64)>> for Latencies {
-    fn from(counts: Vec<(u64, u64)>) -> Latencies {
-        let mut latencies = Latencies::default();
-        counts.into_iter().for_each(|(ns, count)| latencies.ns.saturating_record_n(ns, count));
-        latencies
     }
 }
 
@@ -71,17 +52,12 @@ mod tests {
     }
 
     #[test]
-    fn adds_runs_from_json_like_one_histogram() {
+    fn adds_threads_like_one_histogram() {
         // From nanoseconds to more than an hour: buckets of every width.
         let values = |seed: u64| (0..20_000).map(move |n: u64| (n * seed) % (3 << (n % 44)) + 1);
-        let through_json = |latencies: &Latencies| -> Latencies {
-            let text = serde_json::to_string(latencies).expect("JSON");
-            serde_json::from_str(&text).expect("readable JSON")
-        };
         let (first, second) = (of(values(7_919)), of(values(104_729).chain([u64::MAX])));
-        let mut sum = through_json(&first);
-        assert_eq!(sum.quantile_us(0.99), first.quantile_us(0.99));
-        sum.add(&through_json(&second));
+        let mut sum = first;
+        sum.add(&second);
         let whole = of(values(7_919).chain(values(104_729)).chain([u64::MAX]));
         for share in [0.0, 0.001, 0.25, 0.5, 0.9, 0.99, 0.9999, 1.0] {
             assert_eq!(sum.quantile_us(share), whole.quantile_us(share), "{share}");

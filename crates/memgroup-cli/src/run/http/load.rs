@@ -1,19 +1,23 @@
 //! Load: the connections of all tenants, a thread each, and the results of their requests.
 //!
 //! - I1. Each request that begins is counted once: done, refused, killed, lost or interrupted.
-//! - I2. The latency of each request that was done is recorded. So is the time that an interrupted one has waited, if no answer took its connection
-//!   so long: it would have taken at least that. So a tenant that waits for ever has a latency.
-//! - E1. Connection → watcher: the counts are approximate during the run, and exact after the join. Watcher → connections: only the flag is handed over.
+//! - I2. The latency of each request that was done is recorded. So is the time that an interrupted
+//!   one has waited, if no answer took its connection so long: it would have taken at least that.
+//!   So a tenant that waits for ever has a latency.
+//! - E1. Connection → watcher: the counts are approximate during the run, and exact after the join.
+//!   Watcher → connections: only the flag is handed over.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::client::Client;
 use crate::run::base::error::{OrFail, RunError};
 use crate::run::base::joined;
+use crate::run::base::latencies::Latencies;
 use crate::run::base::stop::Stop;
-use crate::run::measure::latencies::Latencies;
-use crate::run::report::TenantReport;
+use crate::run::report::Tally;
 use crate::run::spec::{Spec, TenantSpec};
 
 /// Time between two looks of a waiting connection at the end of the run.
@@ -23,8 +27,11 @@ const LOST_PAUSE: Duration = Duration::from_millis(100);
 /// Time between two looks at the run.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 
+/// Results of the requests of one connection, or of a tenant.
+pub(super) type Results = (Tally, Latencies);
+
 /// Answer to a request.
-pub(crate) enum Answer {
+pub(super) enum Answer {
     Done,
     /// There was no memory, as the text says.
     Refused(String),
@@ -33,63 +40,27 @@ pub(crate) enum Answer {
     Lost,
 }
 
-/// A connection of a tenant.
-pub(crate) trait Connection {
-    /// Makes the next request and waits for its answer. The error is an answer that no request should have.
-    async fn ask(&mut self) -> Result<Answer, String>;
-}
-
-/// Results of the requests of one connection, or of a tenant.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    done: u64,
-    refused: u64,
-    killed: u64,
-    pub(crate) lost: u64,
-    interrupted: u64,
-    pub(crate) latencies: Latencies,
-    first_refusal: Option<String>,
-}
-
-impl Tally {
-    fn add(&mut self, other: Tally) {
-        self.done += other.done;
-        self.refused += other.refused;
-        self.killed += other.killed;
-        self.lost += other.lost;
-        self.interrupted += other.interrupted;
-        self.latencies.add(&other.latencies);
-        self.first_refusal = self.first_refusal.take().or(other.first_refusal);
-    }
-
-    /// Writes the results into the report of their tenant, the lost requests excepted.
-    pub(crate) fn report(&self, tenant: &mut TenantReport) {
-        (tenant.done, tenant.refused, tenant.killed) = (self.done, self.refused, self.killed);
-        tenant.interrupted = self.interrupted;
-        tenant.p50_us = self.latencies.quantile_us(0.50);
-        tenant.p99_us = self.latencies.quantile_us(0.99);
-        tenant.first_refusal.clone_from(&self.first_refusal);
-    }
-}
-
-/// Runs all connections of the tenants of `spec` until the run ends, and calls `look` now and then. A thread for each connection makes it with
-/// `connect`, of the index of its tenant and its number there. Returns the time of the run, and the results in the order of the tenants.
-pub(crate) fn run<C: Connection>(
+/// Runs all connections of the tenants of `spec` until the run ends, and calls `look` now and then.
+/// Returns the time of the run, and the results in the order of the tenants.
+pub(super) fn run(
     spec: &Spec,
     stop: &Stop,
-    connect: impl Fn(usize, u32) -> C + Sync,
+    address: SocketAddr,
     mut look: impl FnMut(),
-) -> Result<(Duration, Vec<Tally>), RunError> {
+) -> Result<(Duration, Vec<Results>), RunError> {
     let busy = spec.tenants.iter().map(|tenant| tenant.threads.into()).collect();
     let run = Run { spec, ending: AtomicBool::new(false), busy };
     let (started, whole) = (Instant::now(), Duration::from_secs_f64(spec.seconds));
     thread::scope(|threads| {
-        let (run, connect) = (&run, &connect);
+        let run = &run;
         let all = spec.tenants.iter().enumerate();
         let all = all.flat_map(|(index, tenant)| (0..tenant.threads).map(move |number| (index, number)));
         let threads: Vec<_> = all
             .map(|(index, number)| {
-                (index, threads.spawn(move || run.drive(index, &mut connect(index, number))))
+                (
+                    index,
+                    threads.spawn(move || run.drive(index, &mut Client::new(spec, index, number, address))),
+                )
             })
             .collect();
         while started.elapsed() < whole
@@ -102,10 +73,12 @@ pub(crate) fn run<C: Connection>(
         let elapsed = started.elapsed();
         // ORDERING: Relaxed; only the flag is handed over (E1).
         run.ending.store(true, Ordering::Relaxed);
-        let mut sums: Vec<Tally> = spec.tenants.iter().map(|_| Tally::default()).collect();
-        let tallies: Vec<_> = threads.into_iter().map(|(index, thread)| (index, joined(thread))).collect();
-        for (index, tally) in tallies {
-            sums[index].add(tally?);
+        let mut sums: Vec<Results> = spec.tenants.iter().map(|_| Results::default()).collect();
+        let results: Vec<_> = threads.into_iter().map(|(index, thread)| (index, joined(thread))).collect();
+        for (index, result) in results {
+            let (tally, latencies) = result?;
+            sums[index].0.add(tally);
+            sums[index].1.add(&latencies);
         }
         Ok((elapsed, sums))
     })
@@ -136,18 +109,18 @@ impl Run<'_> {
     }
 
     /// Makes the requests of a connection until the run ends.
-    fn drive(&self, index: usize, connection: &mut impl Connection) -> Result<Tally, RunError> {
+    fn drive(&self, index: usize, connection: &mut Client<'_>) -> Result<Results, RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.or_fail("start a connection")?;
         let tenant = &self.spec.tenants[index];
-        let tally = runtime.block_on(self.requests(tenant, connection));
+        let results = runtime.block_on(self.requests(tenant, connection));
         // ORDERING: Relaxed; only the count is handed over.
         self.busy[index].fetch_sub(1, Ordering::Relaxed);
-        tally.or_fail(format_args!("do the work of tenant `{}`", tenant.name))
+        results.or_fail(format_args!("do the work of tenant `{}`", tenant.name))
     }
 
-    async fn requests(&self, tenant: &TenantSpec, connection: &mut impl Connection) -> Result<Tally, String> {
-        let mut tally = Tally::default();
+    async fn requests(&self, tenant: &TenantSpec, connection: &mut Client<'_>) -> Result<Results, String> {
+        let (mut tally, mut latencies) = Results::default();
         while let Some(earlier) = tenant.after
             // ORDERING: Relaxed; only the count is handed over.
             && self.busy[earlier].load(Ordering::Relaxed) > 0
@@ -162,7 +135,7 @@ impl Run<'_> {
             let answer = self.answer(connection).await?;
             let waited = started.elapsed();
             if matches!(answer, Some(Answer::Done)) || answer.is_none() && waited > longest {
-                tally.latencies.record(waited.as_nanos() as u64);
+                latencies.record(waited.as_nanos() as u64);
             }
             longest = longest.max(waited);
             match answer {
@@ -180,11 +153,11 @@ impl Run<'_> {
             }
             self.pause(tenant.pause).await;
         }
-        Ok(tally)
+        Ok((tally, latencies))
     }
 
     /// The answer to the next request; none if the run ended first.
-    async fn answer(&self, connection: &mut impl Connection) -> Result<Option<Answer>, String> {
+    async fn answer(&self, connection: &mut Client<'_>) -> Result<Option<Answer>, String> {
         let mut asked = std::pin::pin!(connection.ask());
         loop {
             match tokio::time::timeout(LOOK_EVERY, &mut asked).await {
