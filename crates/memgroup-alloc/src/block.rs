@@ -102,7 +102,7 @@ impl Whole {
     /// Makes the program's block from one of the inner allocator.
     ///
     /// # Safety
-    /// `base` is a block of this layout, of the calling thread alone.
+    /// `base` is a block of this layout that only the calling thread has.
     #[inline(always)]
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one argument covers them all")]
     pub(crate) unsafe fn begin(self, base: *mut u8, owner: Option<Owner>) -> *mut u8 {

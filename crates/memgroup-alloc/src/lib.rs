@@ -55,7 +55,6 @@ mod loom;
 #[cfg(not(memgroup_loom))]
 mod mode;
 mod mutation;
-#[cfg(not(memgroup_loom))]
 #[cfg_attr(memgroup_loom, allow(dead_code))]
 mod records;
 #[cfg_attr(memgroup_loom, allow(dead_code))]
@@ -71,6 +70,5 @@ pub use allocator::Allocator;
 pub use checked::{Checked, OverLimit, checkpoint, checkpoint_until};
 #[cfg(not(memgroup_loom))]
 pub use mode::{Uncounted, fallible, is_uncounted, uncounted, uncounted_panic_hook};
-#[cfg(not(memgroup_loom))]
 #[cfg(all(feature = "nightly", not(memgroup_loom)))]
 pub use unwind::unwind_on_refusal;

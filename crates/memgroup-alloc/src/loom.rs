@@ -186,7 +186,7 @@ fn loom_finds_the_delta_that_two_refusers_take() {
     mutation::with(Mutation::CollectsByStore, || memgroup_sync::model(two_refusers));
 }
 
-/// A thread frees a block of another thread, and allocates one, beside a refusing thread.
+/// A thread frees a block of another thread and allocates one, while another thread is refused.
 fn a_free_beside_a_refusal() {
     let shared = Shared::new();
     let (group, record) = (&shared.group, shared.record());
@@ -294,7 +294,7 @@ fn loom_finds_the_settlement_that_proves_nothing() {
     });
 }
 
-/// A thread frees a block into a slot that it opens, beside a removal.
+/// A thread frees a block into a slot that it opens, during a removal.
 fn a_free_beside_a_removal() {
     let shared = Shared::new();
     let (group, record) = (&shared.group, shared.record());
@@ -349,7 +349,7 @@ fn loom_finds_the_mark_that_is_taken_after_the_look() {
     mutation::with(Mutation::LooksBeforeTheMark, || memgroup_sync::model(a_removal_beside_a_settlement));
 }
 
-/// A thread ends beside a removal: nothing is there to act on a mark.
+/// A thread ends during a removal, so nothing is left to act on a mark.
 fn the_end_of_a_thread_beside_a_removal() {
     let shared = Shared::new();
     let (group, record) = (&shared.group, shared.record());
@@ -375,7 +375,7 @@ fn loom_finds_the_thread_that_ends_although_its_record_is_marked() {
     mutation::with(Mutation::EndsWhileDue, || memgroup_sync::model(the_end_of_a_thread_beside_a_removal));
 }
 
-/// A thread frees a block and ends, and another begins, beside a refusing thread.
+/// A thread frees a block and ends, and another begins, while a third is refused.
 fn a_thread_that_ends() {
     let shared = Shared::new();
     shared.group.charge(3 + 2);

@@ -5,9 +5,9 @@
 //!   Loom: `loom_a_thread_that_ends_loses_no_bytes`.
 //! - I2. A record is claimed by one thread at a time: by a compare-and-swap that sets CLAIMED.
 //! - I3. The owner of a record changes a word of it by a store only while the record is *busy*, and
-//!   its state is CLAIMED alone. Another thread changes words by compare-and-swap, as the owner
-//!   does outside of a busy stretch, and only if the owner stores nothing: it *is* the owner; or it
-//!   has stopped the record, and that had no owner then; or it has stopped the record, made the
+//!   its state is just CLAIMED. Another thread changes words by compare-and-swap, as the owner does
+//!   outside of a busy stretch, and only if the owner stores nothing: it *is* the owner; or it has
+//!   stopped the record, and that had no owner then; or it has stopped the record, made the
 //!   barrier, and waited until the record is not busy; or the owner has proven that it saw CEASED.
 //!   Loom: `loom_a_free_beside_a_refusal_loses_no_unit`,
 //!   `loom_a_refusal_without_the_barrier_loses_no_unit`.
@@ -129,7 +129,7 @@ impl Record {
         if units > UNITS_MOST || !self.enter() {
             return false;
         }
-        // ORDERING: Relaxed; of the owning thread alone.
+        // ORDERING: Relaxed, because only the owning thread uses it.
         let most = self.most.load(Ordering::Relaxed);
         let is_put = self.last().put_alone(key, units, u64::from(most));
         self.leave();
@@ -138,7 +138,7 @@ impl Record {
 
     #[inline(always)]
     fn last(&self) -> &Slot {
-        // ORDERING: Relaxed; of the owning thread alone.
+        // ORDERING: Relaxed, because only the owning thread uses it.
         self.slots.at(self.last.load(Ordering::Relaxed) as usize)
     }
 
@@ -146,7 +146,7 @@ impl Record {
     /// It becomes the last one used.
     pub(crate) fn find(&self, key: Key) -> Option<(&Slot, u64)> {
         let at = self.slots.find(key)?;
-        // ORDERING: Relaxed, all; of the owning thread alone.
+        // ORDERING: Relaxed, all, because only the owning thread uses them.
         let most = self.mosts[at].load(Ordering::Relaxed);
         self.last.store(at as u32, Ordering::Relaxed);
         self.most.store(most, Ordering::Relaxed);
@@ -155,13 +155,13 @@ impl Record {
 
     /// The most units that slot `at` holds back.
     pub(crate) fn most(&self, at: usize) -> u64 {
-        // ORDERING: Relaxed; of the owning thread alone.
+        // ORDERING: Relaxed, because only the owning thread uses it.
         u64::from(self.mosts[at].load(Ordering::Relaxed))
     }
 
     /// Makes slot `at` hold back at most `most` units from now on.
     pub(crate) fn set_most(&self, at: usize, units: u64) {
-        // ORDERING: Relaxed, all; of the owning thread alone.
+        // ORDERING: Relaxed, all, because only the owning thread uses them.
         self.mosts[at].store(units as u32, Ordering::Relaxed);
         if self.last.load(Ordering::Relaxed) as usize == at {
             self.most.store(units as u32, Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl Record {
     /// Stops a record that no thread owns. Returns `false` if one owns it. A thread that claims it
     /// later makes no stores before `go_on`.
     fn stop_without_owner(&self) -> bool {
-        // ORDERING: Relaxed; a look, the RMW decides.
+        // ORDERING: Relaxed, because the RMW decides.
         if self.state.load(Ordering::Relaxed) & CLAIMED != 0 {
             return false;
         }
@@ -315,14 +315,14 @@ impl Record {
 
     /// The slot that gets another owner next.
     pub(crate) fn victim(&self) -> usize {
-        // ORDERING: Relaxed; of the owning thread alone.
+        // ORDERING: Relaxed, because only the owning thread uses it.
         self.turn.fetch_add(1, Ordering::Relaxed) as usize % SLOTS
     }
 
     /// Returns the units to charge ahead for slot `at`, which double each time until another owner
     /// gets the slot.
     pub(crate) fn next_ahead(&self, at: usize) -> u64 {
-        // ORDERING: Relaxed, both; of the owning thread alone.
+        // ORDERING: Relaxed, both, because only the owning thread uses them.
         let ahead = self.ahead[at].load(Ordering::Relaxed);
         self.ahead[at].store((2 * ahead).min(AHEAD_MOST), Ordering::Relaxed);
         u64::from(ahead)
@@ -330,18 +330,18 @@ impl Record {
 
     /// Resets slot `at` for another owner.
     pub(crate) fn begin_again(&self, at: usize) {
-        // ORDERING: Relaxed; of the owning thread alone.
+        // ORDERING: Relaxed, because only the owning thread uses it.
         self.ahead[at].store(AHEAD_FIRST, Ordering::Relaxed);
     }
 
     #[cfg(all(test, not(any(memgroup_loom, miri))))]
     pub(crate) fn has_owner(&self) -> bool {
-        // ORDERING: Relaxed; a look.
+        // ORDERING: Relaxed, because this is only a hint.
         self.state.load(Ordering::Relaxed) & CLAIMED != 0
     }
 
     fn claim(&self) -> bool {
-        // ORDERING: Relaxed; a look, the compare-and-swap decides.
+        // ORDERING: Relaxed, because the compare-and-swap decides.
         let mut state = self.state.load(Ordering::Relaxed);
         while state & CLAIMED == 0 {
             // ORDERING: Acquire; pairs with the Release in `give_back`: the words and the numbers
@@ -368,7 +368,7 @@ impl Record {
     /// have it. Returns `false` if the record is due: in that case the caller is still its owner,
     /// and must settle it and call this again (E2).
     pub(crate) fn give_back(&self) -> bool {
-        // ORDERING: Relaxed; the compare-and-swap decides.
+        // ORDERING: Relaxed, because the compare-and-swap decides.
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
             if state & DUE != 0 && !mutation::active(Mutation::EndsWhileDue) {
@@ -431,7 +431,7 @@ impl Records {
             return Some(record);
         }
         let record = make()?;
-        // ORDERING: Relaxed; the compare-and-swap decides.
+        // ORDERING: Relaxed, because the compare-and-swap decides.
         let mut first = self.first.load(Ordering::Relaxed);
         loop {
             // ORDERING: Relaxed; published by the compare-and-swap.

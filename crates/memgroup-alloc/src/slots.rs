@@ -149,7 +149,7 @@ impl Slot {
     /// disturbs.
     #[inline(always)]
     pub(crate) fn take_alone(&self, key: Key, units: u64) -> bool {
-        // ORDERING: Relaxed; only this thread changes the word now.
+        // ORDERING: Relaxed, because only this thread changes the word now.
         let word = self.word.load(Ordering::Relaxed);
         debug_assert!(units <= UNITS_MOST);
         // If the key differs or there are too few units, the difference is more than any word can
@@ -166,7 +166,7 @@ impl Slot {
     /// disturbs. Returns whether the slot has the units now. Otherwise the caller must call `put`.
     #[inline(always)]
     pub(crate) fn put_alone(&self, key: Key, units: u64, most: u64) -> bool {
-        // ORDERING: Relaxed; only this thread changes the word now.
+        // ORDERING: Relaxed, because only this thread changes the word now.
         let word = self.word.load(Ordering::Relaxed);
         debug_assert!(units <= UNITS_MOST);
         // As in `take_alone`.
@@ -182,7 +182,7 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn take(&self, key: Key, units: u64) -> bool {
         let cell = &self.word;
-        // ORDERING: Relaxed; the compare-and-swap decides.
+        // ORDERING: Relaxed, because the compare-and-swap decides.
         let mut word = cell.load(Ordering::Relaxed);
         while has_key(word, key) {
             if word & UNITS_MASK < units {
@@ -204,7 +204,7 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn put(&self, key: Key, units: u64, most: u64) -> Put {
         let cell = &self.word;
-        // ORDERING: Relaxed; the compare-and-swap decides.
+        // ORDERING: Relaxed, because the compare-and-swap decides.
         let mut word = cell.load(Ordering::Relaxed);
         while has_key(word, key) {
             let sum = (word & UNITS_MASK) + units;
@@ -258,7 +258,7 @@ impl Slots {
     /// Puts `units`, which are at most `HELD_MOST`, into slot `at`, with their owner.
     pub(crate) fn open(&self, at: usize, key: Key, units: u64) -> Opened {
         let cell = &self.slots[at].word;
-        // ORDERING: Relaxed; the compare-and-swap decides.
+        // ORDERING: Relaxed, because the compare-and-swap decides.
         let mut word = cell.load(Ordering::Relaxed);
         loop {
             let sum = units + (word & UNITS_MASK);

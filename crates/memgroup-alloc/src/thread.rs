@@ -43,7 +43,7 @@ std::thread_local! {
     static RECORD: Cell<*const Record> = const { Cell::new(&raw const NONE) };
 }
 
-/// The most units that a slot holds back beside a charge that waits.
+/// The most units that a slot holds back while a charge waits.
 const BESIDE_MOST: u64 = Owner::BESIDE_MOST / UNIT;
 
 /// The limit refuses the block, which may fail.
