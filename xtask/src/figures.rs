@@ -1,8 +1,8 @@
 //! Figures: whether the pages quote the figures that `docs/figures.json` has.
 //!
-//! A page takes a figure by a mark in front of it: `<!-- figure: charge.a-pair-1-thread -->5.2 ns`. The text behind the mark,
-//! a number and its unit, must be the one of the figure with that id. The file is written by
-//! `cargo run --release -p memgroup-lab -- figures`, never by hand.
+//! A page takes a figure by a mark in front of it: `<!-- figure: charge.a-pair-1-thread -->5.2 ns`.
+//! The text behind the mark, a number and its unit, must be the one of the figure with that id. The
+//! file is written by `cargo run --release -p memgroup-lab -- figures`, never by hand.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,8 +22,8 @@ const CORE: [&str; 3] = ["crates/memgroup", "crates/memgroup-percpu", "crates/me
 /// The text of each figure, by its id.
 type Texts = BTreeMap<String, String>;
 
-/// Returns a fault for each mark that differs from the file or names no figure. With `write`, changes the pages instead of
-/// reporting a value that differs.
+/// Returns a fault for each mark that differs from the file or names no figure. With `write`,
+/// changes the pages instead of reporting a value that differs.
 pub fn check(root: &Path, write: bool) -> Result<Vec<String>> {
     let (texts, commit) = texts(&read(&root.join(FILE)).map_err(|error| {
         format!("{error}; write it by `cargo run --release -p memgroup-lab -- figures` on a quiet machine")
@@ -101,7 +101,8 @@ fn page(name: &str, text: &str, texts: &Texts, write: bool) -> (String, Vec<Stri
     (written, faults)
 }
 
-/// The length of the number and its unit at the start of a text: "5.2 ns", "9.28 %", "1.18 times", "12,345".
+/// The length of the number and its unit at the start of a text: "5.2 ns", "9.28 %", "1.18 times",
+/// "12,345".
 fn figure_len(text: &str) -> usize {
     let number = text.find(|c: char| !c.is_ascii_digit() && !".,-".contains(c)).unwrap_or(text.len());
     let number = text[..number].trim_end_matches(['.', ',']).len();

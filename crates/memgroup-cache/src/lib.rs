@@ -12,7 +12,7 @@
 //! - `cache`: charges an entry, then gives it to its store.
 //! - `quick`, `moka`: the stores.
 #![forbid(unsafe_code)]
-// Parts are for `quick_cache` alone, and without a store there is only the interface.
+// Some parts are only for `quick_cache`, and without a store there is only the interface.
 #![cfg_attr(not(feature = "quick_cache"), allow(dead_code))]
 
 mod cache;

@@ -14,9 +14,9 @@
 //! inserts it again. `moka` has weights of 32 bits, so if the capacity is larger, a unit of weight
 //! is several bytes.
 //!
-//! `moka` drops an evicted value when no thread can read its table any more: a preempted reader of
-//! any such cache keeps all of them. So the table has a **holder** of each value. The listener of
-//! evictions takes the value out of it, and only the holder is dropped late.
+//! `moka` drops an evicted value when no thread can read its table any longer, so a preempted
+//! reader of any such cache keeps all of them. So the table has a **holder** of each value. The
+//! listener of evictions takes the value out of it, and only the holder is dropped late.
 //!
 //! - I1. An entry has its charge, and is dropped outside the cache's locks (I4), soon
 //!   after the listener was called for it.
@@ -24,8 +24,8 @@
 //!   `Hash`, `Eq` and `Drop` run there. A thread that is in a call of any such cache does not scan.
 //!   So a scan may wait for the maintenance of another thread, and that thread waits for none.
 //! - I3. One thread at a time scans a group's cache (the engine's promise).
-//! - I4. A value is never dropped while its thread is in a call of a `moka` cache, so a value may use
-//!   the cache when it is dropped.
+//! - I4. A value is never dropped while its thread is in a call of a `moka` cache, so a value may
+//!   use the cache when it is dropped.
 //! - B1. The weights of insertions since the last maintenance are unknown, so a wedge may be too
 //!   small by those inserted within a few instructions.
 

@@ -72,7 +72,7 @@ where
     K: Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Creates a cache for a group. `weigh` tells the bytes of a value with its key.
+    /// Creates a cache for a group. `weigh` returns the bytes of a value with its key.
     ///
     /// # Errors
     /// As [`Group::add_shrinker`].

@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Plain,
     /// A poll waits for events of the group and the groups below it.
     Events,
-    /// A poll waits for events of the group alone.
+    /// A poll waits for events of the group itself.
     EventsLocal,
     /// A poll waits until the group becomes populated with memory, or empty.
     Populated,

@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// A job that ends when its sender is dropped, and tells its user and whether it was done.
+    /// A job that ends when its sender is dropped, and reports its user and whether it was done.
     struct Slow(u32, Arc<Mutex<Receiver<()>>>, Sender<(u32, bool)>);
 
     impl Job for Slow {

@@ -122,7 +122,7 @@ impl Serve {
 
     /// A server on a Unix socket with mode 0600. Processes of the same user, and of root, may read.
     ///
-    /// The directory must exist. The server replaces a socket at which no server answers any more.
+    /// The directory must exist. The server replaces a socket that no server uses any longer.
     pub fn unix(path: impl Into<PathBuf>) -> Serve {
         Serve::without_listener().and_unix(path)
     }

@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::facade::Facade;
 use crate::log::{self, Log};
 use crate::report::{Kill, unix_us};
-use crate::sample::{Groups, Kills, Samples, largest};
+use crate::sample::{Groups, Kills, Samples};
 use crate::snapshots::Found;
 
 /// Time between two reads of the root's events.
@@ -110,16 +110,19 @@ impl Sampler {
             ring.push("kill", &Kill { report, now_unix_us: now, number: Some(number) });
             log::kill(report);
         }
-        samples.kills.lock().clone_from(self.kills.totals());
+        samples.kills.lock().clone_from(&self.kills.totals);
         let groups: Vec<&Group> = uncounted(|| found.online().collect());
         self.app.groups.set(groups.len());
         let pieces = groups.chunks(GROUPS_A_PIECE).inspect(|_| self.app.pace.rest());
         self.groups.look(&self.app.account, pieces.flatten().copied(), now, Some(ring), |group, met| {
             self.log.met(group, met)
         });
-        self.app.untold.set(self.groups.untold());
+        self.app.untold.set(self.groups.untold);
         if is_sample {
-            let largest = largest(&groups, self.app.serve.history_groups);
+            let wanted = |at| found.reader.is_online(at);
+            let largest = found.largest(self.app.serve.history_groups, wanted);
+            let all: Vec<&Group> = uncounted(|| found.reader.groups().collect());
+            let largest: Vec<&Group> = largest.into_iter().map(|at| all[at]).collect();
             history.sample(&self.app.account, &largest, now / 1000);
             self.log.tick();
             #[cfg(feature = "metrics")]

@@ -22,7 +22,7 @@
 //! | a socket that no other user can open or take | `listen::unix`, `Lock::take` |
 //! | a stop that leaves nothing behind | `Server::drop`, `Socket::drop`, `Actions::drop` |
 //!
-//! hyper keeps none of these but the limit of a head: its timer covers the head only, and a
+//! hyper keeps none of these except the limit of a head: its timer covers only the head, and a
 //! graceful shutdown waits for clients instead of ending them. Limits of `tower` bound requests,
 //! not connections or bytes.
 

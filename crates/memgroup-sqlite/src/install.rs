@@ -21,7 +21,7 @@
 //!
 //! The alternative is a static constructor that configures SQLite before any thread exists. It
 //! would change SQLite in programs that only link this crate, and it proves nothing in a library
-//! that is loaded beside running threads.
+//! that is loaded while threads are running.
 
 #![allow(unsafe_code)]
 

@@ -137,7 +137,7 @@ impl TenantConnection {
     /// Runs `work` inside a transaction, in the group as [`TenantConnection::run`] does. Commits
     /// when it succeeds, rolls back when it fails.
     ///
-    /// On failure [`TenantError::rolled_back`] tells whether it was rolled back. If the roll-back
+    /// On failure [`TenantError::rolled_back`] reports whether it was rolled back. If the roll-back
     /// itself fails, the transaction is still open. Within another run of the connection that may
     /// happen when it is killed; then the end of the outer run rolls back.
     ///

@@ -112,7 +112,7 @@ fn this_thread() -> usize {
 impl Count {
     #[inline]
     fn add(&self, bytes: usize) {
-        // This thread alone writes it (I4).
+        // Only this thread writes it (I4).
         write(&self.bytes, read(&self.bytes).wrapping_add(bytes));
     }
 }

@@ -136,7 +136,7 @@ impl Ask {
     }
 
     fn is_needed(&self) -> bool {
-        // ORDERING: Relaxed; a hint by itself.
+        // ORDERING: Relaxed, because this is only a hint.
         let is_waiting = self.is_waiting.load(Ordering::Relaxed);
         self.full.headroom() < self.bytes && (is_waiting || !self.is_used())
     }
@@ -147,7 +147,7 @@ pub(crate) struct Asked(Arc<Ask>);
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        // ORDERING: Relaxed; a hint by itself.
+        // ORDERING: Relaxed, because this is only a hint.
         self.0.is_waiting.store(false, Ordering::Relaxed);
     }
 }
@@ -164,7 +164,7 @@ struct Asking {
 impl Asking {
     /// Returns whether a growth that is refused now may ask.
     fn may_ask(&mut self) -> bool {
-        // ORDERING: Relaxed; a hint by itself.
+        // ORDERING: Relaxed, because this is only a hint.
         if let Some(ask) = self.last.take_if(|ask| ask.is_answered.load(Ordering::Relaxed)) {
             self.pause = if ask.is_used() { 0 } else { (2 * self.pause).clamp(1, PAUSE_MOST) };
             self.left = self.pause;
@@ -179,8 +179,8 @@ impl Asking {
 pub(crate) struct Member {
     level: Arc<Level>,
     pub(crate) consumers: Consumers,
-    /// Bytes up to which a consumer that can spill, and was not asked, looks at no others: half a
-    /// share at the last look.
+    /// Up to this many bytes, a consumer that can spill and was not asked checks no others. It was
+    /// half a share at the last check.
     pub(crate) line: AtomicUsize,
     /// Growths that were refused, at any level and for any reason.
     refused: AtomicU64,
@@ -211,14 +211,14 @@ impl Member {
         member
     }
 
-    /// The queries in the groups beside this one, and this one.
+    /// Returns the queries in the neighbouring groups, and this one.
     pub(crate) fn runs(&self) -> &Runs {
         &self.level.above.as_ref().unwrap_or(&self.level).runs
     }
 
     /// Makes the next growth of a consumer that can spill check all of them.
     pub(crate) fn look_again(&self) {
-        // ORDERING: Relaxed; a hint by itself.
+        // ORDERING: Relaxed, because this is only a hint.
         self.line.store(0, Ordering::Relaxed);
     }
 
@@ -232,23 +232,23 @@ impl Member {
     /// Notes that the query would hold `bytes` with a growth that the tree refused and that cannot
     /// spill instead.
     pub(crate) fn want(&self, bytes: u64) {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         self.wanted.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// The most bytes that the query wanted since [`forget_wanted`](Member::forget_wanted).
     pub(crate) fn wanted(&self) -> u64 {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         self.wanted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn forget_wanted(&self) {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         self.wanted.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn refused(&self) -> u64 {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         self.refused.load(Ordering::Relaxed)
     }
 

@@ -29,7 +29,7 @@ impl Patience {
     }
 
     fn left(&self) -> Option<Duration> {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
         self.in_all.checked_sub(waited).filter(|left| !left.is_zero())
     }
@@ -37,7 +37,7 @@ impl Patience {
     /// Returns whether a growth on this thread may wait.
     pub(crate) fn may_wait(&self) -> bool {
         let is_multi = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
-        // ORDERING: Relaxed; a hint by itself.
+        // ORDERING: Relaxed, because this is only a hint.
         let may_block = !self.may_not_block.load(Ordering::Relaxed);
         self.left().is_some() && may_block && Handle::try_current().is_ok_and(is_multi)
     }

@@ -141,15 +141,15 @@ impl GroupPool {
 
     /// Lets consumers that can spill grow up to this many eighths of their even share.
     pub(crate) fn spill_at_eighths(&self, eighths: usize) {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         self.eighths.store(eighths, Ordering::Relaxed);
     }
 
     /// Takes over a charge of the group. The next growths use its bytes.
     pub(crate) fn admit(&self, charge: Charge) {
         let (_, bytes) = charge.into_parts();
-        // ORDERING: Relaxed; a number by itself. The bytes are charged to the group whichever
-        // thread takes them.
+        // ORDERING: Relaxed, because the number publishes nothing else. The bytes are charged to
+        // the group whichever thread takes them.
         self.admitted.fetch_add(bytes as usize, Ordering::Relaxed);
     }
 
@@ -240,9 +240,9 @@ impl GroupPool {
         let needs_it_to_spill =
             place.spilling().is_some_and(|began| after <= began + (began / 4).max(2 * additional));
         let share = self.share();
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         let small = share / EIGHTHS * self.eighths.load(Ordering::Relaxed);
-        // ORDERING: Relaxed; a hint by itself.
+        // ORDERING: Relaxed, because this is only a hint.
         self.member.line.store(small / 2, Ordering::Relaxed);
         // An aggregate that spills early writes more groups, and has as much to merge. So it gets
         // all of its share in any plan.
@@ -254,7 +254,7 @@ impl GroupPool {
     /// or was asked to spill.
     #[inline]
     fn looks(&self, place: &Place, additional: usize) -> bool {
-        // ORDERING: Relaxed; a hint by itself.
+        // ORDERING: Relaxed, because this is only a hint.
         place.held().saturating_add(additional) > self.member.line.load(Ordering::Relaxed) || place.is_asked()
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct Run<'t> {
 
 impl Run<'_> {
     pub(crate) fn of(runs: &Runs) -> Run<'_> {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing else.
         runs.running.fetch_add(1, Ordering::Relaxed);
         Run { runs, turn: None, deadline: None }
     }

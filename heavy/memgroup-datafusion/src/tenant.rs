@@ -461,7 +461,7 @@ impl Query {
                 None if !has_room || !run.is_beside_others() => return Err(error),
                 smaller => smaller.or(fit),
             };
-            // ORDERING: Relaxed; a number by itself.
+            // ORDERING: Relaxed, because the number publishes nothing else.
             self.begun_anew.fetch_add(1, Ordering::Relaxed);
             context = self.tenant.context(self.context.state(), &self.pool, &self.figures, fit)?;
         }

@@ -41,7 +41,7 @@ struct Chosen;
 
 fn chosen() -> u8 {
     static CHOICE: AtomicU8 = AtomicU8::new(0);
-    // ORDERING: Relaxed; a number by itself.
+    // ORDERING: Relaxed, because the number publishes nothing else.
     let choice = CHOICE.load(Ordering::Relaxed);
     if choice != 0 {
         return choice;

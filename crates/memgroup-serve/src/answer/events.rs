@@ -42,11 +42,6 @@ impl Events {
     }
 }
 
-/// The first number of the server's ids.
-fn boot(app: &App) -> u64 {
-    unix_us(app.started)
-}
-
 /// The position at which a stream begins.
 #[derive(Debug, PartialEq, Eq)]
 enum Begin {
@@ -85,7 +80,8 @@ impl Begin {
 
 pub(super) fn events(app: &Arc<App>, headers: &HeaderMap, after: Option<&str>) -> Result<Answer, Problem> {
     let header = headers.get("last-event-id").map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
-    let boot = boot(app);
+    // The first number of the server's ids.
+    let boot = unix_us(app.started);
     let begin = Begin::read(after.or(header.as_deref()), boot)?;
     let place = Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
         let streams = app.serve.connections / 2;

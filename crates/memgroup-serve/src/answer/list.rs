@@ -93,7 +93,7 @@ pub(super) fn kills(app: &App) -> Result<Answer, Problem> {
 pub(super) fn history(app: &App, paths: &[String]) -> Result<Answer, Problem> {
     let state = app.samples.history.state.lock();
     let selected = state.of(paths);
-    if selected.is_empty() && !paths.is_empty() {
+    if selected.series.is_empty() && !paths.is_empty() {
         paths.iter().try_for_each(|path| app.hierarchy.lookup(path).map(drop))?;
         let detail = format!(
             "no history of {}: the server keeps that of the {} groups with the most usage, once a second",

@@ -29,7 +29,7 @@ pub(super) const OTHER: &str = "other";
 pub(super) enum Of {
     /// The group and all groups below it: the sum over the highest groups without series.
     Subtree,
-    /// The group alone: the sum over all of them.
+    /// The group without those below it: the sum over all groups.
     Group,
     /// A sum would mean nothing.
     Unsummed,

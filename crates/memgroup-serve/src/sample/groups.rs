@@ -38,7 +38,8 @@ pub(crate) struct Groups {
     paths: usize,
     charge: Charge,
     look: u32,
-    untold: usize,
+    /// Groups that are not in the table, because the server's group is full.
+    pub(crate) untold: usize,
 }
 
 /// A group that was made or removed.
@@ -117,11 +118,6 @@ struct MetMore {
 impl Groups {
     pub(crate) fn new(charge: Charge) -> Groups {
         Groups { seen: HashMap::new(), paths: 0, charge, look: 0, untold: 0 }
-    }
-
-    /// Groups that are not in the table, because the server's group is full.
-    pub(crate) fn untold(&self) -> usize {
-        self.untold
     }
 
     /// Makes room for one more group with a path of `path` bytes. Returns whether there is memory
@@ -276,7 +272,7 @@ mod tests {
             fixture
         }
 
-        /// The kinds of the events of one more look, each with its group.
+        /// Makes one more check. Returns the kinds of its events, each with its group.
         fn look(&mut self) -> Vec<(&'static str, Value)> {
             self.groups.look(&self.account, &self.hierarchy.groups(), 7, Some(&self.ring), |_, _| ());
             let events = self.ring.from(self.read, usize::MAX).events;
@@ -348,7 +344,7 @@ mod tests {
         let groups: Vec<_> =
             (100..120).map(|number| fixture.hierarchy.create(&format!("/{number}")).unwrap()).collect();
         fixture.look();
-        assert_eq!(fixture.groups.untold(), 10);
+        assert_eq!(fixture.groups.untold, 10);
         // For those of all, and not for a larger table.
         fixture.account.group.set_max(fixture.account.group.usage() + 10_000).unwrap();
         let more: Vec<_> = (1000..1000 + room)
@@ -356,10 +352,10 @@ mod tests {
             .collect();
         fixture.look();
         let all = groups.len() + more.len() + 2;
-        assert_eq!(fixture.groups.untold(), all - room, "the root and the server are in the table");
+        assert_eq!(fixture.groups.untold, all - room, "the root and the server are in the table");
         groups.iter().chain(&more).for_each(|group| group.remove().unwrap());
         fixture.look();
-        assert_eq!(fixture.groups.untold(), 0);
+        assert_eq!(fixture.groups.untold, 0);
     }
 
     #[test]

@@ -24,7 +24,7 @@ struct Known {
 pub(crate) struct Kills {
     last: Vec<Known>,
     next: u64,
-    totals: Totals,
+    pub(crate) totals: Totals,
 }
 
 /// Sums over all calls that were seen.
@@ -38,9 +38,6 @@ pub(crate) struct Totals {
     pub(crate) buckets: [u64; BOUNDS.len()],
 }
 
-/// The position of a report in the list.
-pub(crate) type Position = usize;
-
 impl Kills {
     /// Records the calls in the list as old.
     pub(crate) fn begin(&mut self, reports: &[KillReport]) {
@@ -48,12 +45,8 @@ impl Kills {
         self.totals = Totals::default();
     }
 
-    pub(crate) fn totals(&self) -> &Totals {
-        &self.totals
-    }
-
     /// Returns the reports that are new or have changed, each by its number and its position.
-    pub(crate) fn look(&mut self, reports: &[KillReport]) -> Vec<(u64, Position)> {
+    pub(crate) fn look(&mut self, reports: &[KillReport]) -> Vec<(u64, usize)> {
         let mut old = std::mem::take(&mut self.last);
         let mut news = Vec::new();
         for (position, report) in reports.iter().enumerate() {
@@ -117,13 +110,13 @@ mod tests {
         let reports = hierarchy.kills();
         assert_eq!(kills.look(&reports), [(0, 0)]);
         assert_eq!(kills.look(&reports), []);
-        assert_eq!(kills.totals().outcomes.values().sum::<u64>(), u64::from(reports[0].outcome.is_some()));
+        assert_eq!(kills.totals.outcomes.values().sum::<u64>(), u64::from(reports[0].outcome.is_some()));
         drop(held.take());
         let _room = tenant.try_charge(1).unwrap();
         let reports = hierarchy.kills();
         assert!(reports[0].took.is_some(), "{reports:?}");
         assert_eq!(kills.look(&reports), [(0, 0)], "it has ended");
-        assert_eq!((kills.totals().died.0, kills.totals().buckets.iter().sum::<u64>()), (1, 1));
+        assert_eq!((kills.totals.died.0, kills.totals.buckets.iter().sum::<u64>()), (1, 1));
         assert_eq!(kills.look(&reports), []);
         drop(hook);
     }

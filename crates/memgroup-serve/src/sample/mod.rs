@@ -5,7 +5,7 @@ mod history;
 mod kills;
 mod ring;
 
-use memgroup::{Charge, ChargeError, Group};
+use memgroup::{Charge, ChargeError};
 use parking_lot::Mutex;
 
 pub(crate) use self::groups::{Counts, Groups, Met};
@@ -32,14 +32,4 @@ impl Samples {
         let history = History::new(serve.history_groups);
         Ok(Samples { ring: Ring::new(serve.events), history, kills: Mutex::default(), _charge: charge })
     }
-}
-
-/// Returns the `most` groups with the most usage.
-pub(crate) fn largest<'g>(groups: &[&'g Group], most: usize) -> Vec<&'g Group> {
-    let mut ranked: Vec<(u64, usize)> = groups.iter().map(|group| group.usage()).zip(0..).collect();
-    if (1..ranked.len()).contains(&most) {
-        ranked.select_nth_unstable_by_key(most - 1, |&(usage, at)| (std::cmp::Reverse(usage), at));
-    }
-    ranked.truncate(most);
-    ranked.into_iter().map(|(_, at)| groups[at]).collect()
 }

@@ -139,7 +139,7 @@ impl Pages {
         unsafe { self.list.remove(page) };
         // SAFETY: the caller's promise.
         unsafe { self.table.remove(page) };
-        // SAFETY: the page is in no table any more, and is not used.
+        // SAFETY: the page is no longer in a table, and is not used.
         unsafe { page.into_page() }
     }
 

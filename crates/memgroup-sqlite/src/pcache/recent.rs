@@ -120,7 +120,7 @@ impl RecentPages {
 
     /// For any thread: the number of pages here, which may be out of date.
     pub(super) fn count(&self) -> u32 {
-        // ORDERING: Relaxed; a stale count causes no more than an attempt in vain.
+        // ORDERING: Relaxed, because a stale count causes at most a futile attempt.
         self.pages.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count() as u32
     }
 }

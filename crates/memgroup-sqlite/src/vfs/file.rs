@@ -294,12 +294,12 @@ mod tests {
         methods.xFileSize = Some(of_100_bytes);
         for (asked, offset, bytes) in [(64, 0, 64), (64, 60, 40), (64, 100, 0), (64, 4096, 0), (200, 0, 100)]
         {
-            // SAFETY: the method does not look at the file.
+            // SAFETY: the method does not access the file.
             assert_eq!(unsafe { delivered(ptr::null_mut(), &methods, asked, offset) }, bytes, "at {offset}");
         }
         for unknown in [Some(of_no_known_size as _), None] {
             methods.xFileSize = unknown;
-            // SAFETY: the method does not look at the file.
+            // SAFETY: the method does not access the file.
             assert_eq!(unsafe { delivered(ptr::null_mut(), &methods, 64, 60) }, 64);
         }
     }
