@@ -229,7 +229,7 @@ fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
         lab.at_least("waking the owners over draining, 128 slots", ratio(woken, drain), 10.0, "x");
         lab.at_most("a drain over one by spin locks, 128 slots", ratio(drain, spin), 1.0, "x");
     }
-    table.note("the other CPU has just charged and uncharged in every slot. Slots are memory that one other CPU wrote, not so many CPUs: lines that come from other sockets cost several times more. Bare swaps: plain words, without engine and counters. Waking: the kernel's way before the seed, which called the owners and did not wait until they were done");
+    table.note("the other CPU has just charged and uncharged in every slot. Slots are memory that one other CPU wrote, not so many CPUs: lines that come from other sockets cost several times more. Bare swaps: plain words that lie as far apart as the engine's slots, without engine and counters. The spin locks lie one after the other, so the processor fetches them ahead. Waking: the kernel's way before the seed, which called the owners and did not wait until they were done");
     lab.print(&table)
 }
 
