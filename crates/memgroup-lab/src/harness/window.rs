@@ -201,6 +201,29 @@ pub(crate) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<It
     }
 }
 
+/// A small generator for the order of the windows, seeded so that a run can be repeated: SplitMix64.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, (self.next() % (last as u64 + 1)) as usize);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -305,5 +328,19 @@ mod tests {
     #[test]
     fn ends_the_measurement_at_a_wrong_result() {
         assert!(matches!(measure(true), Err(Error::Wrong(text)) if text == "on purpose"));
+    }
+
+    #[test]
+    fn keeps_every_item_and_reaches_every_order() {
+        let mut random = Random::new(1);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let mut items = [0, 1, 2];
+            random.shuffle(&mut items);
+            seen.insert(items);
+            items.sort_unstable();
+            assert_eq!(items, [0, 1, 2]);
+        }
+        assert_eq!(seen.len(), 6);
     }
 }
