@@ -2,7 +2,6 @@
 
 use crate::run::base::units;
 use crate::run::report::{RegimeReport, Report, Server, TenantReport};
-use crate::run::spec::Kind;
 
 /// Columns of a line.
 const WIDTH: usize = 100;
@@ -35,7 +34,8 @@ fn of_server(title: &str, server: &Server) -> String {
 
 /// The outcome of a tenant's work, and what the engine did for it or to it.
 fn of_tenant(tenant: &TenantReport, report: &RegimeReport, without: Option<&TenantReport>) -> String {
-    let mut parts = vec![outcome(tenant)];
+    let units = if report.server.is_some() { ["request", "requests"] } else { ["statement", "statements"] };
+    let mut parts = vec![outcome(tenant, units)];
     let mut add = |part: Option<String>| parts.extend(part);
     if let Some(group) = report.group(&tenant.name) {
         let share = group.fair_share.as_ref();
@@ -62,16 +62,12 @@ fn of_tenant(tenant: &TenantReport, report: &RegimeReport, without: Option<&Tena
             idle.since_seconds
         )
     }));
-    add(without.map(|other| format!("without memgroup {}", outcome(other))));
+    add(without.map(|other| format!("without memgroup {}", outcome(other, units))));
     format!("`{}`: {}.", tenant.name, parts.join("; "))
 }
 
 /// The statements or requests that failed.
-fn outcome(tenant: &TenantReport) -> String {
-    let (one, many) = match tenant.workload {
-        Kind::Requests => ("request", "requests"),
-        _ => ("statement", "statements"),
-    };
+fn outcome(tenant: &TenantReport, [one, many]: [&str; 2]) -> String {
     let tally = &tenant.tally;
     let counts = [(tally.refused, "refused"), (tally.killed, "stopped"), (tally.lost, "lost")];
     let counts: Vec<_> = counts
