@@ -24,6 +24,8 @@ const TICK: Duration = Duration::from_millis(4);
 /// cover letter's processes ran side by side.
 const STEPS: u64 = 1024;
 const PAGE: i64 = 4096;
+/// How often a slice is tried at most, if the children did not get the CPU.
+const TRIES: usize = 3;
 
 const OWN: Subsystem = Subsystem {
     name: "own",
@@ -203,8 +205,11 @@ pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Res
     let (rounds, reads) = lab.pick((1, 200), (3, READS / 5), (10, READS));
     let mut found = <[[Slices; 2]; CASES.len()]>::default();
     let mut quiet = 0;
-    lab.in_turns(rounds, 2 * CASES.len(), |lab, index| {
+    lab.in_turns(rounds * TRIES, 2 * CASES.len(), |lab, index| {
         let (case, family) = (CASES[index / 2], &families[index % 2]);
+        if found[index / 2][index % 2].ns.len() == rounds {
+            return Ok(());
+        }
         let ((slice, was_busy), counted) = read_beside(
             &lab.workers,
             children,

@@ -378,10 +378,10 @@ fn measure<D: Data>(lab: &mut Lab<'_>, hierarchy: &Hierarchy, size: Size) -> Res
     for (threads, uses) in cases {
         let speed = |bounds| found.get(&(threads, uses, bounds)).and_then(|one| one.0.median("uses"));
         let name = format!(
-            "{}, turns of {}, {}: a common limit over shares",
+            "{}, {}, turns of {}: common limit over shares",
             D::NAME,
-            count(uses),
-            counted(threads as u64, "thread")
+            counted(threads as u64, "thread"),
+            count(uses)
         );
         lab.at_least(name, ratio(speed(Bounds::Common), speed(Bounds::Shares)), 1.0, "x");
     }

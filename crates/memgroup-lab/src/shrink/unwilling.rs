@@ -35,10 +35,10 @@ enum Beside {
 impl Beside {
     const ALL: [(Beside, usize, &str); 5] = [
         (Beside::Empty, 0, "alone"),
-        (Beside::Empty, 10_000, "with an empty cache"),
-        (Beside::Bare, 10_000, "without a cache"),
-        (Beside::Nothing, 1_000, "that count 1 MiB and give nothing"),
-        (Beside::Little, 1_000, "that count 1 MiB and give 1/16"),
+        (Beside::Empty, 10_000, "empty caches"),
+        (Beside::Bare, 10_000, "groups without a cache"),
+        (Beside::Nothing, 1_000, "caches that give nothing"),
+        (Beside::Little, 1_000, "caches that give 1/16"),
     ];
 }
 
@@ -221,8 +221,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         Ok(())
     })?;
     let title = format!("a reclaim of 64 KiB from {GIVERS} caches of 1 MiB, beside others: us of its thread");
-    let columns =
-        ["beside tenants", "shrinkers: p50", "p99", "calls", "kernel's visits: p50", "p99", "calls", ""];
+    let columns = ["beside", "ours: p50", "p99", "calls", "the kernel's: p50", "p99", "calls", ""];
     let mut table = Table::new(title, columns);
     let mut p50s = Vec::new();
     for (number, name, _, found) in &built {
@@ -237,15 +236,15 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let shown =
             if *number == 0 { (*name).to_owned() } else { format!("{} {name}", count(*number as u64)) };
         table.row(&shown, cells);
-        p50s.push((shown, ours, control));
+        p50s.push((name, ours, control));
     }
-    table.note(format!("the caches' own work is in it: at least 16 pages are uncharged. Calls: of count and scan, for a reclaim. Each case was reclaimed from {settle} times before. The control looks at every group at every priority and counts the marked ones; it pins nothing and remembers only what it deferred"));
+    table.note(format!("the caches' own work is in it: at least 16 pages are uncharged. Calls: of count and scan, for a reclaim. The last two count 1 MiB each. Each case was reclaimed from {settle} times before. The kernel's visits are the control. It looks at every group at every priority and counts the marked ones; it pins nothing and remembers only what it deferred"));
     lab.print(&table)?;
     let alone = p50s[0].1;
-    for (shown, ours, control) in &p50s[1..] {
-        lab.at_most(format!("a reclaim beside {shown}: over alone"), ratio(*ours, alone), 1.05, "x");
+    for (name, ours, control) in &p50s[1..] {
+        lab.at_most(format!("a reclaim beside {name}, over alone"), ratio(*ours, alone), 1.05, "x");
         lab.at_least(
-            format!("a reclaim beside {shown}: kernel's visits over"),
+            format!("a reclaim beside {name}: the kernel's visits over ours"),
             ratio(*control, *ours),
             1.0,
             "x",

@@ -300,17 +300,19 @@ fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
     table.note(format!("ns over no protection, 1 thread and {threads}: {}", over.join("; ")));
     lab.print(&table)?;
     let (one, all) = (ns(ENGINE)[0], ns(ENGINE)[1]);
-    let name = shape.name();
+    let [groups, each] = [shape.groups, shape.each].map(|number| count(number as u64));
+    let name =
+        if shape.groups == 1 { format!("{each} shrinkers in a group") } else { format!("{groups} groups") };
     if shape.groups == 1 {
-        lab.at_most(format!("a visit with a call of count, {name}"), one, 2.0, "ns");
+        lab.at_most(format!("a visit, {name}"), one, 2.0, "ns");
     }
     if threads > 1 {
         lab.at_most(format!("a visit, {name}, all threads over 1"), ratio(all, one), 1.25, "x");
     }
     if threads > 1 && shape.groups > 1 {
-        for of in [ENGINE, PINS] {
+        for (of, what) in [(ENGINE, "the engine's walk"), (PINS, "hazard records")] {
             let gain = ratio(ns(LOCK)[1], ns(of)[1]);
-            lab.at_least(format!("a visit, all threads: the lock over {of}"), gain, 10.0, "x");
+            lab.at_least(format!("a visit, all threads: the lock over {what}"), gain, 10.0, "x");
         }
     }
     Ok(())
