@@ -170,7 +170,7 @@ impl Bar<'_> {
 
 /// Horizontal bars on a scale of tens, because the longest are a hundred times as long as the shortest.
 fn svg(title: &str, bars: &[Bar<'_>]) -> String {
-    const LEFT: f64 = 440.0;
+    const LEFT: f64 = 530.0;
     const LONGEST: f64 = 260.0;
     const ROW: f64 = 25.0;
     const TOP: f64 = 62.0;
@@ -180,8 +180,8 @@ fn svg(title: &str, bars: &[Bar<'_>]) -> String {
     let length = |value: f64| (value.max(1e-3).log10() - least) / decades * LONGEST;
     let bottom = TOP + ROW * bars.len() as f64;
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 {}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
-         <rect width=\"800\" height=\"{}\" rx=\"8\" fill=\"#ffffff\"/>\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 900 {}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
+         <rect width=\"900\" height=\"{}\" rx=\"8\" fill=\"#ffffff\"/>\n\
          <text x=\"20\" y=\"30\" font-size=\"16\" font-weight=\"600\" fill=\"#1a202c\">{}</text>\n\
          <text x=\"20\" y=\"48\" font-size=\"11\" fill=\"#718096\">blue: memgroup; grey: controls; each line is ten times the one before</text>\n",
         bottom + 16.0,
