@@ -29,11 +29,11 @@ pub struct Args {
     /// charge, drain, shrink, limits, alloc: threads of the rows with several, each pinned to a CPU of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs; percpu at most 16; rstat 52, 2, 8 and 128; drain 1, 2, 8,
-    /// 128 and 512]
+    /// Run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs; percpu at most 16; rstat 52; drain 1, 2, 8, 128
+    /// and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
-    /// percpu: page size of the groups' per-CPU memory [default: 4k in full, 16k, 64k and 2m in short]
+    /// percpu: page size of the groups' per-CPU memory [default: 4k, 16k, 64k and 2m]
     #[arg(long, value_enum, value_name = "SIZE")]
     pub page: Option<Page>,
     /// percpu: groups that stay, the script's cg_i [default: 1000]
@@ -42,8 +42,8 @@ pub struct Args {
     /// percpu: groups beside each that are removed, the script's cg_i_j [default: 10]
     #[arg(long, value_name = "N")]
     pub inner: Option<usize>,
-    /// rstat: children of the parent that is read, and groups that are flushed [default: 26; 10, 1000 and 10000]; shrink: groups of the
-    /// storms [default: 2000 and 4000]; limits: groups of the removals, the reports and the memory [default: 100000]
+    /// rstat: children of the parent that is read [default: 26]; shrink: groups of the script [default: 2000]; limits: groups of the
+    /// removals, the reports and the memory [default: 100000]
     #[arg(long, value_name = "N")]
     pub groups: Option<usize>,
     /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
