@@ -3,22 +3,14 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use memgroup::PageSize;
 
 use crate::error::{Error, Result};
 
 /// The most threads of an experiment.
 pub(crate) const THREADS_MAX: usize = 256;
-/// The options that count something: each one's name, what it counts, and the most.
-const RANGES: [(&str, &str, usize); 5] = [
-    ("--threads", "threads", THREADS_MAX),
-    ("--slots", "slots", 4096),
-    ("--outer", "groups that stay", 100_000),
-    ("--inner", "groups beside each that stays", 1_000),
-    ("--groups", "groups", 100_000),
-];
-/// The most groups of the script of `percpu` in all.
-const GROUPS_MAX: usize = 1_000_000;
+/// The most slots of an experiment, and of the script of `percpu`, which has 2.7 kB of records for each of 11,000 groups on each slot.
+const SLOTS_MAX: usize = 4096;
+const SCRIPT_SLOTS_MAX: usize = 64;
 
 /// Measures a mechanism of memgroup and its control, beside the kernel's figures
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -33,22 +25,6 @@ pub struct Args {
     /// and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
-    /// percpu: page size of the groups' per-CPU memory [default: 4k, 16k, 64k and 2m]
-    #[arg(long, value_enum, value_name = "SIZE")]
-    pub page: Option<Page>,
-    /// percpu: groups that stay, the script's cg_i [default: 1000]
-    #[arg(long, value_name = "N")]
-    pub outer: Option<usize>,
-    /// percpu: groups beside each that are removed, the script's cg_i_j [default: 10]
-    #[arg(long, value_name = "N")]
-    pub inner: Option<usize>,
-    /// rstat: children of the parent that is read [default: 26]; shrink: groups of the script [default: 2000]; limits: groups of the
-    /// removals, the reports and the memory [default: 100000]
-    #[arg(long, value_name = "N")]
-    pub groups: Option<usize>,
-    /// percpu: run the script against the running kernel too, in a memory cgroup of its own (needs root)
-    #[arg(long)]
-    pub kernel: bool,
     /// Fewer windows: under a minute an experiment
     #[arg(long)]
     pub quick: bool,
@@ -118,40 +94,6 @@ pub enum Experiment {
     Figures,
 }
 
-/// The page sizes that per-CPU memory can be kept in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Page {
-    /// 4 KiB, as x86-64 has them
-    #[value(name = "4k")]
-    K4,
-    /// 16 KiB, as some arm64 machines have them
-    #[value(name = "16k")]
-    K16,
-    /// 64 KiB, as POWER9 and some arm64 machines have them
-    #[value(name = "64k")]
-    K64,
-    /// 2 MiB, a huge page of x86-64
-    #[value(name = "2m")]
-    M2,
-}
-
-impl Page {
-    /// The engine's page of this size.
-    pub(crate) fn size(self) -> PageSize {
-        PageSize::ALL[self as usize]
-    }
-
-    /// Bytes of one page.
-    pub fn bytes(self) -> u64 {
-        self.size().bytes() as u64
-    }
-
-    /// The name on the command line and in the JSON.
-    pub fn name(self) -> String {
-        word(self)
-    }
-}
-
 impl Args {
     /// An experiment with everything at its default, in full length.
     pub fn new(experiment: Experiment) -> Args {
@@ -163,55 +105,39 @@ impl Args {
     /// # Errors
     /// [`Error::Argument`], with the argument, its value and the allowed values.
     pub fn check(&self) -> Result<()> {
-        // An option of another experiment would be ignored.
+        let slots_max = if self.experiment == Experiment::Percpu { SCRIPT_SLOTS_MAX } else { SLOTS_MAX };
+        let has_threads = !matches!(self.experiment, Experiment::Percpu | Experiment::Rstat);
         let name = word(self.experiment);
-        let given = self.given();
-        for (flag, value, owners) in &given {
-            if !owners.is_empty() && !owners.contains(&name) {
-                return Err(Error::Argument(format!("use {flag} with {name}: it is an option of {owners}")));
+        for (flag, value, most, is_used) in
+            [("--threads", self.threads, THREADS_MAX, has_threads), ("--slots", self.slots, slots_max, true)]
+        {
+            let Some(value) = value else { continue };
+            // An option of another experiment would be ignored.
+            if !is_used || self.experiment == Experiment::Figures {
+                return Err(Error::Argument(format!("use {flag} with {name}: it has no such option")));
             }
-            let range = RANGES.into_iter().find(|(of, ..)| of == flag).zip(value.parse::<usize>().ok());
-            if let Some(((_, noun, most), value)) = range
-                && !(1..=most).contains(&value)
-            {
+            if !(1..=most).contains(&value) {
                 return Err(Error::Argument(format!(
-                    "use {flag} {value}: 1 to {most} {noun} can be measured"
+                    "use {flag} {value} with {name}: 1 to {most} can be measured"
                 )));
             }
         }
-        let (outer, inner) = (self.outer(), self.inner());
-        let groups = outer * (1 + inner);
-        if groups <= GROUPS_MAX {
-            return Ok(());
-        }
-        Err(Error::Argument(format!(
-            "use --outer {outer} with --inner {inner}: that is {groups} groups, at most {GROUPS_MAX} can be measured"
-        )))
-    }
-
-    /// Each option that was given: its flag, its value, and the experiments that have it if not all do.
-    fn given(&self) -> Vec<(&'static str, String, &'static str)> {
-        let number = |value: Option<usize>| value.map(|value| value.to_string());
-        let flag = |given: bool| given.then(String::new);
-        let options = [
-            ("--threads", number(self.threads), "charge, drain, shrink, limits and alloc"),
-            ("--page", self.page.map(word), "percpu"),
-            ("--outer", number(self.outer), "percpu"),
-            ("--inner", number(self.inner), "percpu"),
-            ("--groups", number(self.groups), "rstat, shrink and limits"),
-            ("--slots", number(self.slots), "charge, drain, percpu, rstat, shrink, limits and alloc"),
-            ("--kernel", flag(self.kernel), "percpu"),
-            ("--quick", flag(self.quick), ""),
-            ("--serve", self.serve.map(word), "rstat"),
-            ("--memory-of-groups", flag(self.memory_of_groups), "limits"),
-        ];
-        options.into_iter().filter_map(|(flag, value, owners)| Some((flag, value?, owners))).collect()
+        Ok(())
     }
 
     /// The options that were given, as they are written on the command line; without `--json`, which changes no figure.
     pub(crate) fn options(&self) -> Vec<String> {
-        let text = |(flag, value, _)| format!("{flag} {value}").trim_end().to_owned();
-        self.given().into_iter().map(text).collect()
+        let number = |flag: &str, value: Option<usize>| value.map(|value| format!("{flag} {value}"));
+        let quick = self.quick.then(|| "--quick".to_owned());
+        [number("--threads", self.threads), number("--slots", self.slots), quick]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// The options by which a process of an experiment does as much work.
+    pub(crate) fn length(&self) -> Option<&'static str> {
+        self.pick(Some("--tiny"), Some("--quick"), None)
     }
 
     /// The amount of work for the tests, for `--quick` and for a full run.
@@ -225,16 +151,6 @@ impl Args {
 
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or(2)
-    }
-
-    /// Groups that stay in the script of `percpu`.
-    pub(crate) fn outer(&self) -> usize {
-        self.outer.unwrap_or(if self.tiny { 60 } else { 1000 })
-    }
-
-    /// Groups beside each of them.
-    pub(crate) fn inner(&self) -> usize {
-        self.inner.unwrap_or(10)
     }
 }
 
@@ -252,51 +168,26 @@ mod tests {
 
     #[test]
     fn names_the_argument_the_value_and_the_range() {
-        let charge = Experiment::Charge;
-        assert_eq!(
-            refused(charge, |a| a.threads = Some(0)),
-            "use --threads 0: 1 to 256 threads can be measured"
-        );
-        assert_eq!(
-            refused(charge, |a| a.slots = Some(4097)),
-            "use --slots 4097: 1 to 4096 slots can be measured"
-        );
-        assert_eq!(
-            refused(Experiment::Percpu, |a| a.outer = Some(1_000_000_000)),
-            "use --outer 1000000000: 1 to 100000 groups that stay can be measured"
-        );
-        Args::new(charge).check().unwrap();
+        let refused_threads = refused(Experiment::Charge, |a| a.threads = Some(0));
+        assert_eq!(refused_threads, "use --threads 0 with charge: 1 to 256 can be measured");
+        let refused_slots = refused(Experiment::Charge, |a| a.slots = Some(4097));
+        assert_eq!(refused_slots, "use --slots 4097 with charge: 1 to 4096 can be measured");
+        let refused_slots = refused(Experiment::Percpu, |a| a.slots = Some(65));
+        assert_eq!(refused_slots, "use --slots 65 with percpu: 1 to 64 can be measured");
+        Args::new(Experiment::Charge).check().unwrap();
     }
 
     #[test]
-    fn refuses_a_script_of_too_many_groups() {
-        let text = refused(Experiment::Percpu, |args| {
-            args.outer = Some(100_000);
-            args.inner = Some(10);
-        });
-        assert_eq!(
-            text,
-            "use --outer 100000 with --inner 10: that is 1100000 groups, at most 1000000 can be measured"
-        );
-    }
-
-    #[test]
-    fn refuses_an_option_of_another_experiment() {
-        assert_eq!(
-            refused(Experiment::Charge, |args| args.kernel = true),
-            "use --kernel with charge: it is an option of percpu"
-        );
-        assert_eq!(
-            refused(Experiment::Rstat, |args| args.threads = Some(2)),
-            "use --threads with rstat: it is an option of charge, drain, shrink, limits and alloc"
-        );
+    fn refuses_an_option_that_the_experiment_does_not_have() {
+        let refused_threads = refused(Experiment::Rstat, |args| args.threads = Some(2));
+        assert_eq!(refused_threads, "use --threads with rstat: it has no such option");
+        let refused_slots = refused(Experiment::Figures, |args| args.slots = Some(2));
+        assert_eq!(refused_slots, "use --slots with figures: it has no such option");
     }
 
     #[test]
     fn repeats_the_options_as_they_were_given() {
-        let args =
-            Args { page: Some(Page::K64), slots: Some(3), quick: true, ..Args::new(Experiment::Percpu) };
-        assert_eq!(args.options(), ["--page 64k", "--slots 3", "--quick"]);
-        assert_eq!((Page::K64.bytes(), Page::M2.name()), (64 << 10, "2m".to_owned()));
+        let args = Args { slots: Some(3), quick: true, ..Args::new(Experiment::Percpu) };
+        assert_eq!(args.options(), ["--slots 3", "--quick"]);
     }
 }

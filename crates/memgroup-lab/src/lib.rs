@@ -15,7 +15,7 @@ mod shrink;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
-pub use args::{Args, Experiment, Page, Trees};
+pub use args::{Args, Experiment, Trees};
 pub use error::Error;
 
 /// Runs one experiment and prints its report to the standard output.
@@ -33,7 +33,7 @@ pub fn run(args: Args) -> Result<(), Error> {
 /// let mut args = memgroup_lab::Args::new(memgroup_lab::Experiment::Charge);
 /// args.threads = Some(0);
 /// let error = memgroup_lab::run_to(&args, &mut std::io::sink()).unwrap_err();
-/// assert_eq!(error.to_string(), "use --threads 0: 1 to 256 threads can be measured");
+/// assert_eq!(error.to_string(), "use --threads 0 with charge: 1 to 256 can be measured");
 /// ```
 ///
 /// # Errors

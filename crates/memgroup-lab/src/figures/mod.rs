@@ -131,10 +131,9 @@ fn say(out: &mut dyn Write, line: &str) -> Result<()> {
 fn part(args: &Args, program: &Path, scratch: &Path, name: String, title: &'static str) -> Result<Part> {
     let (json, printed) = (scratch.join(format!("{name}.json")), scratch.join(format!("{name}.txt")));
     let file = fs::File::create(&printed).map_err(Error::system(format!("write {}", printed.display())))?;
-    let flags = [(args.quick, "--quick"), (args.tiny, "--tiny")].into_iter().filter(|(given, _)| *given);
     let status = Command::new(program)
         .arg(&name)
-        .args(flags.map(|(_, flag)| flag))
+        .args(args.length())
         .arg("--json")
         .arg(&json)
         .stdout(Stdio::from(file))

@@ -103,7 +103,7 @@ fn lives(lab: &mut Lab<'_>) -> Result<()> {
 
 /// Reports over many groups, each beside a thread that makes and removes groups; then the removal of all.
 fn many(lab: &mut Lab<'_>) -> Result<()> {
-    let groups = many_groups(lab);
+    let groups = many_groups(lab.args);
     let (hierarchy, parent) = parent(Config::with_slots(lab.slots), groups)?;
     let made = (0..groups).map(|number| charged(&parent, &name_of(number))).collect::<Result<Vec<_>>>()?;
     let other = child(&hierarchy.root(), "other")?;
@@ -270,9 +270,10 @@ fn memory(lab: &mut Lab<'_>) -> Result<()> {
     let Some(program) = lab.args.program.clone() else {
         return lab.paragraph("\nnote: no bytes of a group: they need a process of the program memgroup-lab");
     };
-    let groups = many_groups(lab);
+    let groups = many_groups(lab.args);
     let output = Command::new(&program)
-        .args(["limits", "--memory-of-groups", "--groups", &groups.to_string()])
+        .args(["limits", "--memory-of-groups"])
+        .args(lab.args.length())
         .output()
         .map_err(Error::system(format!("start {}", program.display())))?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -16,12 +16,9 @@ use crate::harness::prelude::*;
 const LEVELS: usize = 4;
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// Groups of the removals, the reports and the memory.
-const GROUPS: usize = 100_000;
-
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     if args.memory_of_groups {
-        return groups::memory_of(args.groups.unwrap_or(GROUPS), out);
+        return groups::memory_of(many_groups(args), out);
     }
     let mut lab = Lab::open(args, None, args.slots, out)?;
     charges::run(&mut lab)?;
@@ -31,6 +28,6 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Groups of the removals, the reports and the memory.
-fn many_groups(lab: &Lab<'_>) -> usize {
-    lab.args.groups.unwrap_or(lab.pick(50, 20_000, GROUPS))
+fn many_groups(args: &Args) -> usize {
+    args.pick(500, 20_000, 100_000)
 }

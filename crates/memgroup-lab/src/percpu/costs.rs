@@ -1,67 +1,16 @@
-//! What records that can move cost: making and removing a group among many, adding to a statistic through a handle, and what a charging
-//! thread pays while another one has memory moved and given back.
-//!
-//! An access reads where the record is, in a read section, so that the record can move. Its controls are the same where nothing moves, and
-//! a bare word of the slot.
+//! What a charging thread pays while another one has memory moved and given back.
 //!
 //! - I1. The sums are the additions and nothing is left charged, otherwise the run ends with an error.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memgroup::{Freshness, Reach, StatKey};
-use memgroup_percpu::PerCpu;
 
 use super::groups::{Groups, Member, Mode, Plan};
-use super::script::Script;
 use crate::harness::prelude::*;
 
 /// The statistic that is added to.
 const STATISTIC: usize = 100;
-/// Nothing moves, and everything may.
-const COMPARED: [Mode; 2] = [Mode::Kept, Mode::Relocated];
-
-/// Makes a group and removes another one, drawn from the script's groups, all of which were used on every slot.
-pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
-    let there = count(script.groups() as u64);
-    let title = format!("making a group and removing another one of {there}: us");
-    let columns = ["", "create: p50", "p99", "max", "remove: p50", "p99", "max"];
-    let mut table = Table::new(title, columns);
-    for mode in COMPARED {
-        let mut groups = Groups::new(Plan { mode, ..plan })?;
-        let mut others =
-            script.names().map(|(name, _)| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
-        let (mut random, watch) = (Random::new(lab.random.next()), lab.clock.stopwatch());
-        let mut times = [Vec::new(), Vec::new()];
-        lab.workers.run_one(|| {
-            for call in 0..lab.effort.calls * 10 {
-                let drawn = (random.next() % others.len() as u64) as usize;
-                let (ns, new) = watch.time(|| groups.create(&format!("new_{call}")));
-                let another = std::mem::replace(&mut others[drawn], new?);
-                times[0].push(ns);
-                let (ns, removed) = watch.time(|| another.remove());
-                removed?;
-                times[1].push(ns);
-            }
-            Ok::<(), Error>(())
-        })?;
-        others.into_iter().try_for_each(Member::remove)?;
-        groups.maintain();
-        groups.check_gone()?;
-        let mut cells = Vec::new();
-        let quantiles = times.map(Quantiles::of);
-        for (call, quantiles) in ["create", "remove"].into_iter().zip(quantiles) {
-            let params = json!({"call": call, "groups": script.groups()});
-            cells.extend(lab.record(mode.name(), params).quantiles(quantiles, 1e3));
-        }
-        table.row(mode.name(), cells);
-        if let (Mode::Relocated, [Some(create), Some(remove)]) = (mode, quantiles) {
-            let us = (create.p50 + remove.p50) / 1e3;
-            lab.at_most(format!("making and removing a group beside {there}, p50"), Some(us), 5.0, "us");
-        }
-    }
-    table.note("a new group has a stock word; the records of its statistics are made when it is first charged or added to");
-    lab.print(&table)
-}
 
 /// One group three counters deep.
 struct Leaf {
@@ -79,11 +28,8 @@ impl Leaf {
         Ok(Leaf { groups, member, key })
     }
 
-    fn add(&self, count: u64) -> Result<u64> {
-        for _ in 0..count {
-            self.member.statistics.add(&self.member.group, self.key, 1);
-        }
-        Ok(count)
+    fn add(&self) {
+        self.member.statistics.add(&self.member.group, self.key, 1);
     }
 
     /// The sum is the additions (I1), and nothing is left.
@@ -93,34 +39,6 @@ impl Leaf {
         self.member.remove()?;
         self.groups.check_gone()
     }
-}
-
-pub(super) fn accesses(lab: &mut Lab<'_>, plan: Plan) -> Result<()> {
-    let (slots, plan) = (lab.slots, Plan { slots: lab.slots, groups: 1, ..plan });
-    let [kept, relocated] = COMPARED.map(|mode| Leaf::build(Plan { mode, ..plan }));
-    let (kept, relocated) = (kept?, relocated?);
-    let words = PerCpu::<AtomicU64>::new(slots.slots());
-    // ORDERING: Relaxed; a statistic orders nothing.
-    let slotted = each(|| Ok(words.get(slots.current()).fetch_add(1, Ordering::Relaxed)));
-    let columns = ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""];
-    let mut table = Table::new("using a group's record through its handle", columns);
-    let measured = {
-        let rows: [(&str, &Work<'_>); 4] = [
-            ("add to a statistic, nothing moves", &|_, _, count| kept.add(count)),
-            ("add to a statistic, records may move", &|_, _, count| relocated.add(count)),
-            ("an addition to the slot's word, no group", &slotted),
-            ("charge pair, depth 3, records may move", &each(|| relocated.member.pair())),
-        ];
-        lab.compare(&mut table, "access", json!({}), 2, lab.effort.windows, &rows)?
-    };
-    let added = |row: usize| measured[row].iter().map(|one| one.ops).sum();
-    kept.check(added(0))?;
-    relocated.check(added(1))?;
-    lab.print(&table)?;
-    let one_thread = |row: usize| median(measured[row][0].ns);
-    lab.at_most("adding to a statistic through a handle, 1 thread", one_thread(1), 3.5, "ns");
-    lab.at_most("charge pair, depth 3, records may move", one_thread(3), 6.0, "ns");
-    Ok(())
 }
 
 /// What another CPU does beside a charging thread.
@@ -229,9 +147,8 @@ fn charge_beside(
             churned?;
         }
         while thread == 0 && !done.load(Ordering::Relaxed) {
-            let (ns, worked) = watch.time(|| {
-                (0..BATCH).try_for_each(|_| leaf.member.pair().and_then(|()| leaf.add(1).map(drop)))
-            });
+            let (ns, worked) =
+                watch.time(|| (0..BATCH).try_for_each(|_| leaf.member.pair().map(|()| leaf.add())));
             worked?;
             batches.push(ns / BATCH as f64);
             added += BATCH;
@@ -244,15 +161,16 @@ fn charge_beside(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, Page};
+    use crate::Error;
+    use memgroup::PageSize;
     use memgroup_percpu::SlotSource;
 
     #[test]
     fn fails_when_an_addition_is_missing_from_the_sum() {
         let built = || {
-            let (mode, page, slots) = (Mode::Relocated, Page::K4, SlotSource::detect());
+            let (mode, page, slots) = (Mode::Relocated, PageSize::Kib4, SlotSource::detect());
             let leaf = Leaf::build(Plan { mode, page, slots, groups: 1 }).unwrap();
-            leaf.add(1000).unwrap();
+            (0..1000).for_each(|_| leaf.add());
             (0..1000).for_each(|_| leaf.member.pair().unwrap());
             leaf
         };

@@ -11,11 +11,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, Stat, StatKey, Statistics, Subsystem,
+    Charge, Config, Freshness, Group, Hierarchy, Maintenance, PageSize, Reach, Stat, StatKey, Statistics,
+    Subsystem,
 };
 use memgroup_percpu::{SlotSource, pin_virtual};
 
-use crate::Page;
 use crate::harness::prelude::*;
 
 /// Statistics that are registered: 2,704 bytes on each slot with the stock word. The letter names no size. Its 11,000 groups took 474 MB,
@@ -61,11 +61,19 @@ impl Mode {
     }
 }
 
+/// The name of a page size in tables and in the JSON.
+pub(super) fn page_name(page: PageSize) -> String {
+    match page.bytes() >> 10 {
+        kib @ 0..1024 => format!("{kib}k"),
+        kib => format!("{}m", kib >> 10),
+    }
+}
+
 /// The kind of groups, and how their memory is kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Plan {
     pub(super) mode: Mode,
-    pub(super) page: Page,
+    pub(super) page: PageSize,
     pub(super) slots: SlotSource,
     /// The most groups there will be at one time.
     pub(super) groups: usize,
@@ -85,7 +93,7 @@ impl Plan {
         Config::new()
             .slots(self.slots)
             .groups_max((self.groups + SPARE_GROUPS) as u32)
-            .page_size(self.page.size())
+            .page_size(self.page)
             .maintain_on_removal(self.mode != Mode::Kept)
             .relocate(self.mode >= Mode::Relocated)
             .demote_after((self.mode >= Mode::Demoted).then_some(IDLE))
@@ -280,7 +288,7 @@ mod tests {
 
     fn groups(mode: Mode) -> Groups {
         let slots = SlotSource::virtual_slots(3).unwrap();
-        Groups::new(Plan { mode, page: Page::K4, slots, groups: 100 }).unwrap()
+        Groups::new(Plan { mode, page: PageSize::Kib4, slots, groups: 100 }).unwrap()
     }
 
     #[test]

@@ -5,14 +5,14 @@ mod groups;
 mod script;
 mod sizes;
 
-use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
 
-use self::groups::{Mode, Plan};
+use memgroup::PageSize;
+
+use self::groups::{Mode, Plan, page_name};
 use self::script::{BURSTS, Played, Script, Stage, churn, play};
+use crate::Args;
 use crate::harness::prelude::*;
-use crate::{Args, Page};
 
 /// Each machine ran the script without the patches and with them, and read the size of all per-CPU memory three times: at the start,
 /// after 11,000 groups were created, and ten seconds after ten of eleven were removed.
@@ -34,15 +34,13 @@ const SEED: Seed = Seed {
         SeedFigure::new("POWER9: 10 of 11 removed", "kB", 118_272.0, 119_040.0),
     ],
 };
-/// The script of the seed's machines.
-const SEED_SCRIPT: Script = Script { outer: 1_000, inner: 10 };
 /// The most slots by default. The letter does not say how many CPUs its author's machine had; 16 is what we infer from the memory of its groups.
 const SLOTS_DEFAULT_MAX: usize = 16;
 /// The goal for the memory over its records, at the peak and maintained, and during churn.
 const OVER_NEEDED_MOST: f64 = 1.1;
 const CHURN_OVER_NEEDED_MOST: f64 = 1.3;
 
-/// One run of the script in kB: of the seed's machines, or of the running kernel.
+/// One run of the script on one of the seed's machines, in kB.
 #[derive(Debug, Clone, PartialEq)]
 struct Kernel {
     name: String,
@@ -73,108 +71,37 @@ fn letters() -> Vec<Kernel> {
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
-    let script = Script { outer: args.outer(), inner: args.inner() };
+    let script = Script { outer: args.pick(60, 1_000, 1_000), inner: 10 };
     // The script visits every slot, which only virtual ones allow.
     let machine = memgroup_percpu::SlotSource::detect().slots();
     let slots = virtual_slots(args.slots.unwrap_or(machine.min(SLOTS_DEFAULT_MAX)))?;
-    let pages = args.page.map_or_else(|| vec![Page::K4, Page::K16, Page::K64, Page::M2], |page| vec![page]);
-    let plan = Plan { mode: Mode::Kept, page: pages[0], slots, groups: script.groups() };
-    refuse_what_does_not_fit(plan, script)?;
+    let plan = Plan { mode: Mode::Kept, page: PageSize::ALL[0], slots, groups: script.groups() };
 
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
     lab.paragraph("stages: start, before any group; created, all groups are there; removed, only those that stay are there, and removals have given memory back by themselves; maintained, after an explicit call of maintain (the kernel: seconds later); at rest, no group is left and all is maintained")?;
-    let kernel = if args.kernel { running_kernel(&mut lab, script)? } else { None };
     let mut played = Vec::new();
-    for &page in &pages {
+    for page in PageSize::ALL {
         let modes = Mode::ALL.into_iter().map(|(mode, _)| play(script, Plan { mode, page, ..plan }));
         played.push(modes.collect::<Result<Vec<_>>>()?);
     }
-    systems(&mut lab, &played[0], kernel.as_ref())?;
-    chart(&mut lab, &played, kernel.as_ref())?;
+    systems(&mut lab, &played[0])?;
     by_page(&mut lab, &played)?;
     upkeep(&mut lab, &played[0])?;
     steady_churn(&mut lab, script, plan)?;
     sizes::run(&mut lab, script, slots)?;
-    costs::groups(&mut lab, script, plan)?;
-    costs::accesses(&mut lab, plan)?;
     costs::beside_maintenance(&mut lab, plan)?;
     lab.close()
 }
 
-/// Refuses scripts whose records would fill the machine. One script is played at a time, and its memory goes back.
-fn refuse_what_does_not_fit(plan: Plan, script: Script) -> Result<()> {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kb = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    // Half as much again for chunks that are not full, and 16 KiB a group for what it has beside the slots.
-    let bytes = plan.needed_bytes(script.groups()) / 2 * 3 + ((script.groups() as u64) << 14);
-    let allowed = kb.map_or(u64::MAX, |kb| (kb << 10) / 4 * 3);
-    if bytes <= allowed {
-        return Ok(());
-    }
-    let (fits, slots) =
-        ((script.outer as u64 * allowed / bytes).max(1), counted(plan.slots.slots() as u64, "slot"));
-    Err(Error::Argument(format!(
-        "use {} groups on {slots}: they take up to {} MiB, and three quarters of the available memory are {} MiB; use --outer {fits} or fewer slots",
-        script.groups(),
-        bytes >> 20,
-        allowed >> 20
-    )))
-}
-
-/// Plays the script against the running kernel; none if it cannot be done, which is said.
-fn running_kernel(lab: &mut Lab<'_>, script: Script) -> Result<Option<Kernel>> {
-    let seconds = lab.pick(0, 2, 10).to_string();
-    let output = Command::new("sh")
-        .args([
-            "-c",
-            include_str!("kernel.sh"),
-            "memgroup-lab",
-            &script.outer.to_string(),
-            &script.inner.to_string(),
-            &seconds,
-        ])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(Error::system("start a shell"))?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let kb: Option<Vec<f64>> =
-        String::from_utf8_lossy(&output.stdout).lines().map(|line| line.parse().ok()).collect();
-    let kb = kb.filter(|kb| output.status.success() && kb.len() == 4);
-    let Some(kb) = kb else {
-        let why = said.lines().last().unwrap_or("the script ended early");
-        lab.paragraph(&format!("\nnote: the kernel's figures are missing: {why}"))?;
-        return Ok(None);
-    };
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    // What was there before and what stays afterwards are not the groups'.
-    let kernel = Kernel {
-        name: format!("Linux {}", release.trim()),
-        start: kb[0].min(kb[3]),
-        created: kb[1],
-        maintained: kb[2],
-    };
-    for (stage, kb) in
-        [("start", kernel.start), ("created", kernel.created), ("maintained", kernel.maintained)]
-    {
-        lab.record("the running kernel", json!({"stage": stage})).value(
-            "populated",
-            "bytes",
-            Some(kb * 1024.0),
-        );
-    }
-    Ok(Some(kernel))
-}
-
-/// The memory of the seed's machines, the running kernel and our modes, in kB.
-fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Result<()> {
+/// The memory of the seed's machines and of our modes, in kB.
+fn systems(lab: &mut Lab<'_>, played: &[Played]) -> Result<()> {
     let (script, plan) = (played[0].script, played[0].plan);
     let title = format!(
         "the script: {} groups created, 1 of {} left; ours on {}, pages of {}, {} bytes a group and slot",
         count(script.groups() as u64),
         1 + script.inner,
         counted(plan.slots.slots() as u64, "slot"),
-        plan.page.name(),
+        page_name(plan.page),
         count(Plan::RECORD_BYTES)
     );
     let columns = [
@@ -189,17 +116,15 @@ fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Res
         "x needed",
     ];
     let mut table = Table::new(title, columns);
-    for kernel in letters().iter().chain(kernel) {
+    for kernel in letters() {
         let [start, created, maintained] = [kernel.start, kernel.created, kernel.maintained].map(figure);
         let percent = figure(kernel.percent());
-        table.row(
-            kernel.name.clone(),
-            [start, created, dash(), maintained, dash(), percent.clone(), percent, dash()],
-        );
+        table
+            .row(kernel.name, [start, created, dash(), maintained, dash(), percent.clone(), percent, dash()]);
     }
     for one in played {
         let kb = Stage::ALL.map(|(stage, name)| {
-            let params = json!({"page": plan.page.name(), "stage": name});
+            let params = json!({"page": page_name(plan.page), "stage": name});
             let mut row = lab.record(one.plan.mode.name(), params);
             row.value("populated", "bytes", Some(one.at(stage).populated_bytes as f64));
             row.value("beside the slots", "bytes", Some(one.at(stage).beside_bytes as f64));
@@ -212,7 +137,7 @@ fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Res
             let kb =
                 Stage::ALL.map(|(stage, _)| kib(one.at(stage).populated_bytes + one.at(stage).beside_bytes));
             let shares = [Stage::Removed, Stage::Maintained].map(|stage| {
-                let params = json!({"page": plan.page.name(), "stage": stage.name()});
+                let params = json!({"page": page_name(plan.page), "stage": stage.name()});
                 lab.record("relocation and base words", params).value(
                     "kept",
                     "%",
@@ -226,12 +151,6 @@ fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Res
         "percent of each one's own peak, at least {} while every group keeps a record on each slot. By itself: what removals give back without a call; the kernel's thread does it by itself. No depopulation is the control. Base words: with the flushed values and base words of each group, which lie beside the slots and take the same whatever their number; as much as they may take. The kernel's figures are Percpu: of /proc/meminfo, with all other per-CPU memory. The letter names neither CPUs nor bytes of a group: 2,700 bytes a CPU are ours, if it had 16",
         figure(script.limit_percent())
     ));
-    if script != SEED_SCRIPT {
-        table.note("the seed's rows are of its own script: 11,000 groups created, 1 of 11 left");
-    }
-    if kernel.is_none() {
-        table.note("--kernel adds the running kernel");
-    }
     lab.print(&table)?;
     if let [_, _, relocated, demoted] = played {
         let peak = relocated.at(Stage::Created).over_needed();
@@ -241,57 +160,6 @@ fn systems(lab: &mut Lab<'_>, played: &[Played], kernel: Option<&Kernel>) -> Res
         lab.at_most("kept with cold demotion, of the peak", Some(left), limit, "%");
     }
     Ok(())
-}
-
-/// The kept memory as bars, for pages as the seed's machines had them.
-fn chart(lab: &mut Lab<'_>, by_page: &[Vec<Played>], kernel: Option<&Kernel>) -> Result<()> {
-    let limit = by_page[0][0].script.limit_percent();
-    let title = format!(
-        "kept, % of each one's own peak; {MARK} marks {} %: the records left, on all slots",
-        figure(limit)
-    );
-    let mut table = Table::new(title, ["pages", "", "", "%"]);
-    for played in by_page
-        .iter()
-        .filter(|played| matches!(played[0].plan.page, Page::K4 | Page::K64) || by_page.len() == 1)
-    {
-        let page = played[0].plan.page;
-        let mut bar = |name: String, percent: f64| {
-            table.row(page.name(), [format!("{name:<26}"), bar(percent, limit), figure(percent)]);
-        };
-        let machine = if page == Page::K64 { "POWER9" } else { "x86" };
-        let same_page = |kernel: &&Kernel| page != Page::K64 || kernel.name.contains("POWER9");
-        let patched =
-            letters().into_iter().filter(|letter| letter.name == format!("seed, {machine}, patched"));
-        patched.for_each(|letter| bar(letter.name.clone(), letter.percent()));
-        kernel
-            .iter()
-            .filter(|kernel| same_page(kernel))
-            .for_each(|kernel| bar(kernel.name.clone(), kernel.percent()));
-        for one in played.iter().filter(|one| one.plan.mode != Mode::Kept) {
-            for (stage, how) in [(Stage::Removed, "by itself"), (Stage::Maintained, "maintained")] {
-                bar(format!("{}, {how}", one.plan.mode.name()), one.percent_of_peak(stage));
-            }
-        }
-    }
-    lab.print(&table)
-}
-
-/// Stands in place of a bar's cell, or of the space behind it.
-const MARK: char = '│';
-const BAR_COLUMNS: usize = 50;
-/// A column in eighths, from none on.
-const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-
-/// A bar of so many percent of the longest, with a mark in the column in which a bar of `mark_percent` would end.
-fn bar(percent: f64, mark_percent: f64) -> String {
-    let eighths = (percent.clamp(0.0, 100.0) / 100.0 * (BAR_COLUMNS * 8) as f64).round() as usize;
-    // A small figure is drawn as the least that can be seen.
-    let eighths = if percent > 0.0 { eighths.max(1) } else { 0 };
-    let drawn = "█".repeat(eighths / 8) + EIGHTHS[eighths % 8];
-    let at = ((mark_percent / 100.0 * BAR_COLUMNS as f64) as usize).min(BAR_COLUMNS - 1);
-    let cells = drawn.chars().chain(std::iter::repeat(' ')).take(BAR_COLUMNS).enumerate();
-    cells.map(|(column, cell)| if column == at { MARK } else { cell }).collect()
 }
 
 /// What is kept for every page size, by itself and maintained.
@@ -309,14 +177,14 @@ fn by_page(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<()> {
     for played in by_page {
         let page = played[0].plan.page;
         let kernel = match page {
-            Page::K4 => letters().get(1).map(Kernel::percent),
-            Page::K64 => letters().get(5).map(Kernel::percent),
+            PageSize::Kib4 => letters().get(1).map(Kernel::percent),
+            PageSize::Kib64 => letters().get(5).map(Kernel::percent),
             _ => None,
         };
         let mut cells = vec![figure_or_dash(kernel)];
         for one in &played[1..3] {
             for (stage, name) in [(Stage::Removed, "removed"), (Stage::Maintained, "maintained")] {
-                let params = json!({"page": page.name(), "stage": name});
+                let params = json!({"page": page_name(page), "stage": name});
                 cells.push(lab.record(one.plan.mode.name(), params).value(
                     "kept",
                     "%",
@@ -326,8 +194,8 @@ fn by_page(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<()> {
         }
         let relocated = &played[2];
         cells.push(kib(relocated.at(Stage::AtRest).moved_bytes));
-        table.row(format!("pages of {}", page.name()), cells);
-        let name = format!("kept over needed with relocation, pages of {}", page.name());
+        table.row(format!("pages of {}", page_name(page)), cells);
+        let name = format!("kept over needed with relocation, pages of {}", page_name(page));
         lab.at_most(name, Some(relocated.at(Stage::Maintained).over_needed()), OVER_NEEDED_MOST, "x");
     }
     table.note("the kernel: the seed's patched x86 and POWER9. A page that is larger than the system's own is imitated: memory is backed and given back in pieces of that size. Each kind of record takes whole pages on each slot, which is most of what is left with pages of 2 MiB. Moved: in all, by removals too");
@@ -365,7 +233,7 @@ fn steady_churn(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
     for mode in [Mode::Depopulated, Mode::Relocated] {
         let looks = churn(script, Plan { mode, ..plan }, &mut lab.random)?;
         let worst = looks.iter().map(|look| look.over_needed()).reduce(f64::max);
-        lab.record(mode.name(), json!({"page": plan.page.name()})).value(
+        lab.record(mode.name(), json!({"page": page_name(plan.page)})).value(
             "churn, worst over needed",
             "x",
             worst,
@@ -381,23 +249,7 @@ fn steady_churn(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use memgroup_percpu::SlotSource;
-
     use super::*;
-
-    #[test]
-    fn refuses_records_that_would_fill_the_machine() {
-        let (script, slots) = (Script { outer: 20_000, inner: 49 }, SlotSource::virtual_slots(4096).unwrap());
-        let plan = Plan { mode: Mode::Kept, page: Page::K4, slots, groups: script.groups() };
-        let error = refuse_what_does_not_fit(plan, script).unwrap_err();
-        assert!(error.is_usage());
-        let text = error.to_string();
-        assert!(
-            text.starts_with("use 1000000 groups on 4,096 slots: they take up to 1585")
-                && text.contains("--outer "),
-            "{text}"
-        );
-    }
 
     #[test]
     fn has_the_letters_of_the_seeds_thread() {
@@ -407,32 +259,5 @@ mod tests {
         assert_eq!(letters[1], Kernel { name, start: 7_488.0, created: 481_408.0, maintained: 135_552.0 });
         assert!((letters[1].percent() - 28.2).abs() < 0.05);
         assert_eq!((letters[4].start, letters[5].percent()), (5_888.0, 100.0));
-    }
-
-    #[test]
-    fn draws_bars_as_long_as_their_figures_with_a_mark() {
-        let full = |percent| bar(percent, 30.0).matches('█').count();
-        assert_eq!([100.0, 50.0, 9.1, 0.0].map(full), [49, 24, 4, 0]);
-        for percent in [0.0, 9.1, 50.0, 100.0, 130.0] {
-            assert_eq!(bar(percent, 30.0).chars().count(), BAR_COLUMNS);
-        }
-        let at = |percent| bar(0.0, percent).chars().position(|cell| cell == MARK);
-        assert_eq!([0.0, 9.09, 50.0, 100.0].map(at), [0, 4, 25, 49].map(Some));
-        assert_eq!(bar(0.01, 50.0).chars().next(), Some('▏'));
-    }
-
-    #[test]
-    fn plays_the_script_against_this_kernel_or_says_why_not() {
-        let output = Command::new("sh")
-            .args(["-c", include_str!("kernel.sh"), "memgroup-lab", "3", "2", "0"])
-            .output()
-            .unwrap();
-        let (lines, said) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        if output.status.success() {
-            assert_eq!(lines.lines().filter(|line| line.parse::<f64>().is_ok()).count(), 4, "{lines}");
-        } else {
-            assert!(!said.trim().is_empty(), "a script that failed says why");
-        }
     }
 }

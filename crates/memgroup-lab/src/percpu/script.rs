@@ -11,8 +11,9 @@
 
 use std::time::Instant;
 
+use memgroup::PageSize;
+
 use super::groups::{Groups, Member, Mode, Plan, Upkeep};
-use crate::Page;
 use crate::harness::prelude::*;
 
 /// The groups of a script.
@@ -138,7 +139,7 @@ impl Played {
             Mode::Kept => at_rest.populated_bytes >= peak.populated_bytes,
             Mode::Depopulated => at_rest.moved_bytes + folded == 0,
             // With large pages, few groups may lie on the fewest pages as they are.
-            Mode::Relocated => folded == 0 && (at_rest.moved_bytes > 0 || self.plan.page != Page::K4),
+            Mode::Relocated => folded == 0 && (at_rest.moved_bytes > 0 || self.plan.page != PageSize::Kib4),
             // A removal may have folded a group, too.
             Mode::Demoted => folded > 0,
         };
@@ -242,7 +243,12 @@ mod tests {
     const SCRIPT: Script = Script { outer: 40, inner: 10 };
 
     fn plan(mode: Mode) -> Plan {
-        Plan { mode, page: Page::K4, slots: SlotSource::virtual_slots(2).unwrap(), groups: SCRIPT.groups() }
+        Plan {
+            mode,
+            page: PageSize::Kib4,
+            slots: SlotSource::virtual_slots(2).unwrap(),
+            groups: SCRIPT.groups(),
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     }
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
     let slots = virtual_slots(args.slots.unwrap_or(CPUS))?;
-    readers::run(&mut lab, slots, args.groups.unwrap_or(CHILDREN))?;
+    readers::run(&mut lab, slots)?;
     builds::run(&mut lab)?;
     costs::updates(&mut lab)?;
     costs::footprint(&mut lab)?;

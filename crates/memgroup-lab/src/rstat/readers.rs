@@ -13,7 +13,8 @@ use memgroup::{Config, Freshness, Group, Reach, SlotSource, Stat, StatKey, Stati
 use memgroup_percpu::pin_virtual;
 
 use super::{
-    ALL_FOUR, READER, READS, SEED, SEED_FLUSH_PERCENT, Shift, Slices, read_beside, seed_gain, timed_reads,
+    ALL_FOUR, CHILDREN, READER, READS, SEED, SEED_FLUSH_PERCENT, Shift, Slices, read_beside, seed_gain,
+    timed_reads,
 };
 use crate::Trees;
 use crate::harness::prelude::*;
@@ -79,9 +80,9 @@ struct Counted {
 }
 
 impl Family {
-    fn build(lab: &Lab<'_>, trees: Trees, source: SlotSource, children: usize) -> Result<Family> {
+    fn build(lab: &Lab<'_>, trees: Trees, source: SlotSource) -> Result<Family> {
         let config = Config::with_slots(source).separate_trees(trees == Trees::Separate).depth_max(4);
-        let fixture = Fixture::flat(config, children)?;
+        let fixture = Fixture::flat(config, CHILDREN)?;
         let all = &fixture.hierarchy;
         let (memory, cpu, io) = (all.memory(), all.cpu(), all.io());
         let own = all.register(OWN).set_up("the user's subsystem")?;
@@ -199,8 +200,8 @@ fn compute(ticks: u64) {
     }
 }
 
-pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Result<()> {
-    let families = Trees::BOTH.into_iter().map(|trees| Family::build(lab, trees, source, children));
+pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource) -> Result<()> {
+    let families = Trees::BOTH.into_iter().map(|trees| Family::build(lab, trees, source));
     let mut families = families.collect::<Result<Vec<_>>>()?;
     let (rounds, reads) = lab.pick((1, 200), (3, READS / 5), (10, READS));
     let mut found = <[[Slices; 2]; CASES.len()]>::default();
@@ -212,7 +213,7 @@ pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Res
         }
         let ((slice, was_busy), counted) = read_beside(
             &lab.workers,
-            children,
+            CHILDREN,
             |child, shift| family.churn(child, case, shift),
             || family.read(case.reads_all, reads),
         )?;
@@ -224,13 +225,13 @@ pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource, children: usize) -> Res
         }
         Ok(())
     })?;
-    show(lab, &found, children, quiet)
+    show(lab, &found, quiet)
 }
 
-fn show(lab: &mut Lab<'_>, found: &[[Slices; 2]], children: usize, quiet: usize) -> Result<()> {
+fn show(lab: &mut Lab<'_>, found: &[[Slices; 2]], quiet: usize) -> Result<()> {
     let [one, separate] = Trees::BOTH.map(Trees::name);
     let title = format!(
-        "one reader of a parent's statistics, {children} children with a thread each: ns of the reader's own CPU time for a read, median (min..p90)"
+        "one reader of a parent's statistics, {CHILDREN} children with a thread each: ns of the reader's own CPU time for a read, median (min..p90)"
     );
     let mut table = Table::new(title, ["reads", one, "flushes", separate, "flushes", ""]);
     let mut gains = [None; CASES.len()];

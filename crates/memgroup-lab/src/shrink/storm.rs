@@ -189,7 +189,7 @@ impl Storm {
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let groups = lab.args.groups.unwrap_or(if lab.args.tiny { 20 } else { GROUPS });
+    let groups = lab.pick(20, GROUPS, GROUPS);
     let writers = (groups * WRITERS / GROUPS).clamp(1, WRITERS);
     let max_bytes = (LIMIT_BYTES / WRITERS as u64 * writers as u64).max(2 << 20) / PAGE * PAGE;
     let (times, rounds) = lab.pick((4, 1), (4, 3), (8, 9));

@@ -259,8 +259,7 @@ fn call_pinned<'g>(groups: impl Iterator<Item = &'g PlainGroup>) -> u64 {
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let groups = lab.args.groups.unwrap_or(if lab.args.tiny { 70 } else { GROUPS });
-    let each = if lab.args.tiny { 70 } else { IN_ONE };
+    let (groups, each) = lab.pick((70, 70), (GROUPS, IN_ONE), (GROUPS, IN_ONE));
     [Shape { groups, each: 1 }, Shape { groups: 1, each }]
         .into_iter()
         .try_for_each(|shape| measure(lab, shape))

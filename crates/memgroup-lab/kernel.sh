@@ -1,6 +1,6 @@
 # The script of the cover letter, in a memory cgroup of its own.
 #
-# usage: sh kernel.sh STAYING BESIDE SECONDS
+# usage: sh kernel.sh STAYING BESIDE SECONDS  (the letter: 1000 10 10)
 #
 # Prints Percpu: of /proc/meminfo in kB, a line each: at the start, with all groups, SECONDS after those beside were removed, and SECONDS
 # after all were removed. Everything that it makes lies below memgroup-lab-PID, which is removed at the end, however it ends. The next run removes
