@@ -91,11 +91,9 @@ impl Answer {
 }
 
 /// Shrinkers that are registered, removed and walked.
-trait Registry: Sync + Sized {
+trait Registry: Sync {
     type Registered;
 
-    /// Groups side by side, each with one shrinker that cannot tell its size.
-    fn build(slots: SlotSource, groups: usize) -> Result<Self>;
     /// Registers one in a group, by number.
     fn register(&self, group: usize, shrinker: Answer) -> Result<Self::Registered>;
     /// Marks one; in the controls every shrinker is marked.
@@ -114,10 +112,9 @@ struct Ours {
     fixture: Fixture,
 }
 
-impl Registry for Ours {
-    type Registered = GroupShrinker;
-
-    fn build(slots: SlotSource, groups: usize) -> Result<Ours> {
+impl Ours {
+    /// Groups side by side, each with one shrinker that cannot tell its size.
+    fn new(slots: SlotSource, groups: usize) -> Result<Ours> {
         let fixture = Fixture::flat(Config::with_slots(slots), groups)?;
         let held = fixture.leaves.iter().map(|group| group.try_charge(HELD_BYTES)).collect::<Result<_, _>>();
         let mut ours = Ours { shrinkers: Vec::new(), _held: held.set_up("a charge")?, fixture };
@@ -125,6 +122,10 @@ impl Registry for Ours {
         ours.shrinkers = (0..groups).map(register).collect::<Result<_>>()?;
         Ok(ours)
     }
+}
+
+impl Registry for Ours {
+    type Registered = GroupShrinker;
 
     fn register(&self, group: usize, shrinker: Answer) -> Result<GroupShrinker> {
         let config = ShrinkerConfig::new(String::new());
@@ -145,106 +146,74 @@ impl Registry for Ours {
 }
 
 /// The shrinkers of a group in a control, with their numbers.
-type List<S> = Vec<(u64, S)>;
+type List = Mutex<Vec<(u64, Arc<Answer>)>>;
 
-/// The lists of all groups, and a lock around them.
-struct Locked {
-    lists: RwLock<Vec<List<Box<Answer>>>>,
-    numbers: AtomicU64,
-}
-
-impl Locked {
-    fn write(&self) -> RwLockWriteGuard<'_, Vec<List<Box<Answer>>>> {
-        self.lists.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Registry for Locked {
-    type Registered = (usize, u64);
-
-    fn build(_: SlotSource, groups: usize) -> Result<Locked> {
-        let lists = (0..groups).map(|_| Vec::new()).collect();
-        let locked = Locked { lists: RwLock::new(lists), numbers: AtomicU64::new(0) };
-        for group in 0..groups {
-            locked.register(group, Answer(None))?;
-        }
-        Ok(locked)
-    }
-
-    fn register(&self, group: usize, shrinker: Answer) -> Result<(usize, u64)> {
-        // ORDERING: Relaxed; a number by itself.
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let shrinker = Box::new(shrinker);
-        self.write()[group].push((number, shrinker));
-        Ok((group, number))
-    }
-
-    fn remove(&self, (group, number): (usize, u64)) -> Result<()> {
-        let mut lists = self.write();
-        take(&mut lists[group], number).map(drop)
-    }
-
-    fn walk(&self) {
-        let groups = self.lists.try_read().map_or(0, |lists| lists.len());
-        for group in 0..groups {
-            // The walk passes by a group when its lock is taken.
-            let Ok(lists) = self.lists.try_read() else { continue };
-            lists[group].iter().for_each(|listed| listed.1.call());
-        }
-    }
-}
-
-/// The lists of each group, walked in read sections.
-struct Sections {
-    lists: Vec<Mutex<List<Arc<Answer>>>>,
-    numbers: AtomicU64,
+/// Both controls: a list for each group, walked under the lock of all or in read sections.
+struct Control {
+    /// The lock of all lists; SRCU has none.
+    all: Option<RwLock<()>>,
     srcu: Srcu,
+    lists: Vec<List>,
+    numbers: AtomicU64,
 }
 
-impl Registry for Sections {
-    type Registered = (usize, u64);
-
-    fn build(_: SlotSource, groups: usize) -> Result<Sections> {
-        let lists = (0..groups).map(|_| Mutex::new(Vec::new())).collect();
-        let sections = Sections { lists, numbers: AtomicU64::new(0), srcu: Srcu::new(1) };
-        for group in 0..groups {
-            sections.register(group, Answer(None))?;
-        }
-        Ok(sections)
+impl Control {
+    fn new(has_lock: bool, groups: usize) -> Result<Control> {
+        let control = Control {
+            all: has_lock.then(RwLock::default),
+            srcu: Srcu::new(1),
+            lists: (0..groups).map(|_| Mutex::default()).collect(),
+            numbers: AtomicU64::new(0),
+        };
+        (0..groups).try_for_each(|group| control.register(group, Answer(None)).map(drop))?;
+        Ok(control)
     }
 
+    fn write(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.all.as_ref().map(|all| all.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn call_all(&self, list: &List) {
+        // The kernel reads its list in place. A copy stands for that, because the lists here are not RCU's.
+        let list = lock(list).clone();
+        list.iter().for_each(|listed| listed.1.call());
+    }
+}
+
+impl Registry for Control {
+    type Registered = (usize, u64);
+
     fn register(&self, group: usize, shrinker: Answer) -> Result<(usize, u64)> {
+        let shrinker = Arc::new(shrinker);
         // ORDERING: Relaxed; a number by itself.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        lock(&self.lists[group]).push((number, Arc::new(shrinker)));
+        let _all = self.write();
+        lock(&self.lists[group]).push((number, shrinker));
         Ok((group, number))
     }
 
     fn remove(&self, (group, number): (usize, u64)) -> Result<()> {
-        let removed = take(&mut lock(&self.lists[group]), number)?;
-        self.srcu.synchronize();
+        let all = self.write();
+        let mut list = lock(&self.lists[group]);
+        let index = list.iter().position(|listed| listed.0 == number);
+        let removed = index.map(|index| list.swap_remove(index)).ok_or("not there").or_wrong("a control")?;
+        drop(list);
+        if all.is_none() {
+            self.srcu.synchronize();
+        }
         drop(removed);
         Ok(())
     }
 
     fn walk(&self) {
         for list in &self.lists {
-            self.srcu.section(0, || {
-                // The kernel reads its list in place. A copy stands for that, because the lists here are not RCU's.
-                let list = lock(list).clone();
-                list.iter().for_each(|listed| listed.1.call());
-            });
+            match &self.all {
+                None => self.srcu.section(0, || self.call_all(list)),
+                // The walk passes by a group when its lock is taken.
+                Some(all) => _ = all.try_read().map(|_held| self.call_all(list)),
+            }
         }
     }
-}
-
-/// Takes the shrinker of a number out of a control's list.
-fn take<S>(list: &mut List<S>, number: u64) -> Result<S> {
-    let index = list.iter().position(|listed| listed.0 == number);
-    index
-        .map(|index| list.swap_remove(index).1)
-        .ok_or("not there")
-        .or_wrong(format_args!("shrinker {number} of a control"))
 }
 
 /// What goes on beside the measured calls.
@@ -331,8 +300,8 @@ fn block<R: Registry>(registry: &R, watch: Stopwatch, calls: usize) -> Result<[V
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let ours = Ours::build(lab.slots, GROUPS)?;
-    let (locked, sections) = (Locked::build(lab.slots, GROUPS)?, Sections::build(lab.slots, GROUPS)?);
+    let ours = Ours::new(lab.slots, GROUPS)?;
+    let (locked, sections) = (Control::new(true, GROUPS)?, Control::new(false, GROUPS)?);
     let of = |(variant, blocked)| {
         [Beside::Nothing, Beside::Walk, Beside::Blocked(blocked)].map(|beside| Case {
             variant,
@@ -394,8 +363,7 @@ fn show(lab: &mut Lab<'_>, cases: &[Case]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn calls_and_drops<R: Registry>() {
-        let registry = R::build(SlotSource::virtual_slots(2).unwrap(), 3).unwrap();
+    fn calls_and_drops(registry: &impl Registry) {
         let gate = Gate::closed(Duration::ZERO);
         let registered = registry.register(1, Answer(Some(Arc::clone(&gate)))).unwrap();
         registry.mark(&registered);
@@ -408,8 +376,20 @@ mod tests {
 
     #[test]
     fn calls_a_shrinker_while_it_is_registered() {
-        calls_and_drops::<Ours>();
-        calls_and_drops::<Locked>();
-        calls_and_drops::<Sections>();
+        calls_and_drops(&Ours::new(SlotSource::virtual_slots(2).unwrap(), 3).unwrap());
+        calls_and_drops(&Control::new(true, 3).unwrap());
+        calls_and_drops(&Control::new(false, 3).unwrap());
+    }
+
+    #[test]
+    fn passes_by_all_groups_while_the_lock_is_taken() {
+        let (control, gate) = (Control::new(true, 3).unwrap(), Gate::closed(Duration::ZERO));
+        control.register(1, Answer(Some(Arc::clone(&gate)))).unwrap();
+        let held = control.write();
+        control.walk();
+        assert!(!gate.was_entered());
+        drop(held);
+        control.walk();
+        assert!(gate.was_entered());
     }
 }

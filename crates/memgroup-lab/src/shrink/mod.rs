@@ -20,11 +20,9 @@ mod walk;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use memgroup::{Config, ShrinkerConfig};
 use memgroup_sync::CachePadded;
 
 use crate::Args;
-use crate::harness::cache::{PAGE, Pages};
 use crate::harness::prelude::*;
 
 const SEED: Seed = Seed {
@@ -72,39 +70,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     latency::run(&mut lab)?;
     start::run(&mut lab)?;
     unwilling::run(&mut lab)?;
-    pairs(&mut lab)?;
     pressure::run(&mut lab)?;
     lab.close()
-}
-
-/// What shrinkers cost a thread that charges where there is room: the charge pair with and without an idle one.
-fn pairs(lab: &mut Lab<'_>) -> Result<()> {
-    const DEPTH: usize = 3;
-    const ROOM: &str = "a charge far below the limit";
-    let config = Config::with_slots(lab.slots);
-    let (without, with) = (Fixture::chain(config, DEPTH, 2)?, Fixture::chain(config, DEPTH, 2)?);
-    let idle = with.leaves[1].add_shrinker(ShrinkerConfig::new("idle"), Pages::default());
-    let idle = idle.set_up("a shrinker")?;
-    // It is marked once, and found empty.
-    idle.mark();
-    with.parent.reclaim(PAGE, None);
-    let threads = lab.args.threads();
-    let mut table = Table::new(
-        format!("a charge and its uncharge where there is room, depth {DEPTH}: ns, median (min..p90)"),
-        ["in the hierarchy", "1 thread", &format!("{threads} threads, same group"), ""],
-    );
-    let rows: [(&str, &Work<'_>); 2] = [
-        ("no shrinker (control)", &each(|| without.leaves[0].try_charge(PAGE).or_wrong(ROOM))),
-        ("one idle shrinker in another group", &each(|| with.leaves[0].try_charge(PAGE).or_wrong(ROOM))),
-    ];
-    let measured = lab.compare(&mut table, "pair", json!({}), threads, lab.effort.windows, &rows)?;
-    drop(idle);
-    without.check_empty()?;
-    with.check_empty()?;
-    lab.print(&table)?;
-    let over = ratio(median(measured[1][0].ns), median(measured[0][0].ns));
-    lab.at_most("a pair, with an idle shrinker elsewhere over without", over, 1.05, "x");
-    Ok(())
 }
 
 /// Read sections as the seed's SRCU has them: two counters a thread for each of two epochs, and a full barrier beside each.

@@ -1,9 +1,8 @@
 //! Tenants under memory pressure, which Morton and Rapoport asked for in the thread: a few are busy at a time, the others are idle. Together
 //! they would cache twice as much as the limit allows. A tenant in its turn uses its whole data, so it would cache all of it.
 //!
-//! - *A common limit* is the engine as it is meant to be used: room is made from the caches of tenants after their turn. *A limit each* makes room
-//!   in the same way, but each tenant only from its own cache. *Fixed shares* are the control: each cache has its own bound, and nothing is ever
-//!   reclaimed.
+//! - *A common limit* is the engine as it is meant to be used: room is made from the caches of tenants after their turn. *Fixed shares* are
+//!   the control: each cache has its own bound, and nothing is ever reclaimed.
 //! - In one case the data are SQLite databases in files that the system caches too, so a page that had to go costs little to have again: a read of
 //!   4 KiB from memory. In the other they are values that a tenant computes, of 4 KB each, in a `memgroup-cache`: one that had to go is dear.
 //! - A turn is long, so that a tenant uses each of its pages several times, or short, so that it uses half of them once. Sharing can pay in
@@ -30,15 +29,11 @@ const VALUE_STEPS: u64 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Bounds {
     Shares,
-    Limits,
     Common,
 }
 
-const BOUNDS: [(Bounds, &str); 3] = [
-    (Bounds::Shares, "fixed shares (control)"),
-    (Bounds::Limits, "a limit each"),
-    (Bounds::Common, "a common limit"),
-];
+const BOUNDS: [(Bounds, &str); 2] =
+    [(Bounds::Shares, "fixed shares (control)"), (Bounds::Common, "a common limit")];
 
 /// A tenant's data and its cache, used by one thread at a time.
 trait Data: Send + Sized {
@@ -227,7 +222,7 @@ impl<D: Data> Tenants<D> {
         let share = (bounds == Bounds::Shares).then_some((needs, share_bytes));
         let open = |at: usize| {
             let group = child(&parent, &format!("t{at}"))?;
-            if bounds != Bounds::Common {
+            if bounds == Bounds::Shares {
                 limit(&group, share_bytes)?;
             }
             D::open(&group, &directory, at, size.rows, share).map(Mutex::new)
