@@ -335,7 +335,10 @@ fn measure<D: Data>(lab: &mut Lab<'_>, hierarchy: &Hierarchy, size: Size) -> Res
         .collect();
     cases.dedup();
     let mut found = BTreeMap::<(usize, u64, Bounds), (Samples, Blocks)>::new();
-    // The first round fills the caches and counts for nothing.
+    for tenant in all.iter().flat_map(|tenants| &tenants.tenants) {
+        lock(tenant).use_all()?;
+    }
+    // All caches are full now. The first round gives them the tenants' pattern, and counts for nothing.
     for round in 0..=size.windows {
         lab.in_turns(1, cases.len() * all.len(), |lab, case| {
             let ((threads, uses), tenants) = (cases[case / all.len()], &all[case % all.len()]);
