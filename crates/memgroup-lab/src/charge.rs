@@ -58,19 +58,11 @@ enum Account {
     CasTree,
     /// One counter with a limit, without groups: the least that a program can do.
     Flat,
-    /// Two compare-and-swaps on one word: the price of a stock that reads its word before it changes it. The engine's does not.
-    Swaps,
 }
 
 impl Account {
     fn name(self) -> &'static str {
-        [
-            "memgroup",
-            "no stock (control)",
-            "CAS tree (control)",
-            "one flat counter (control)",
-            "two bare compare-and-swaps",
-        ][self as usize]
+        ["memgroup", "no stock (control)", "CAS tree (control)", "one flat counter (control)"][self as usize]
     }
 }
 
@@ -94,11 +86,10 @@ struct Built {
 }
 
 impl Spec {
-    /// Whether it can be built: the root has no sibling, one counter no groups, and one word is one thread's.
+    /// Whether it can be built: the root has no sibling, and one counter no groups.
     fn exists(&self, threads: usize) -> bool {
         let alone = self.depth == 1 || self.account == Account::Flat;
-        (self.crowd == Crowd::One || (threads > 1 && self.account != Account::Swaps))
-            && (!alone || self.crowd != Crowd::GroupEach)
+        (self.crowd == Crowd::One || threads > 1) && (!alone || self.crowd != Crowd::GroupEach)
     }
 
     /// Leaves of each thread, and how many there are in all.
@@ -123,14 +114,10 @@ impl Spec {
                 };
                 Ok(Built { work: in_turn(leaves, pair), check: Box::new(move |_| tree.end()) })
             }
-            Account::Flat | Account::Swaps => {
+            Account::Flat => {
                 let word = Arc::new(Word::default());
                 let own = Arc::clone(&word);
-                let work = if self.account == Account::Flat {
-                    in_turn(leaves, move |_| own.pair())
-                } else {
-                    in_turn(leaves, move |_| own.swaps())
-                };
+                let work = in_turn(leaves, move |_| own.pair());
                 let left = move |_| expect("bytes left in the word", word.0.load(Ordering::Relaxed), 0);
                 Ok(Built { work, check: Box::new(left) })
             }
@@ -209,7 +196,7 @@ fn in_turn(
     })
 }
 
-/// A word on lines of its own, as one flat counter with a limit or as a stock that is changed by compare-and-swap.
+/// A word on lines of its own, as one flat counter with a limit.
 #[derive(Default)]
 #[repr(align(128))]
 struct Word(AtomicU64);
@@ -223,26 +210,17 @@ impl Word {
         self.0.fetch_sub(PAGE, Ordering::Relaxed);
         Ok(())
     }
-
-    #[inline]
-    fn swaps(&self) -> Result<()> {
-        for bytes in [PAGE, PAGE.wrapping_neg()] {
-            let changed = |now: u64| Some(now.wrapping_add(bytes));
-            _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
-        }
-        Ok(())
-    }
 }
 
 /// Measures all pairs in one interleaving.
 fn pairs(lab: &mut Lab<'_>) -> Result<()> {
-    use Account::{CasTree, Flat, NoStock, Stock, Swaps};
+    use Account::{CasTree, Flat, NoStock, Stock};
     let base = Spec { account: Stock, crowd: Crowd::One, depth: DEPTH, groups: 1, pages: 1, root: true };
     let of = |accounts: &[Account], spec: Spec| -> Vec<Spec> {
         accounts.iter().map(|&account| Spec { account, ..spec }).collect()
     };
     let rows = [
-        ("pair", of(&[Stock, NoStock, CasTree, Flat, Swaps], base)),
+        ("pair", of(&[Stock, NoStock, CasTree, Flat], base)),
         ("pair at depth 1", of(&[Stock, NoStock], Spec { depth: 1, ..base })),
         ("pair at depth 8", of(&[Stock, NoStock], Spec { depth: 8, ..base })),
         ("pair in 64 groups in turn", of(&[Stock, NoStock], Spec { groups: 64, ..base })),
@@ -444,7 +422,7 @@ mod tests {
             // The named one's check looks at the named one's groups, which did nothing.
             (named.check)(pairs).and((built.check)(pairs))
         };
-        for account in [Account::Stock, Account::NoStock, Account::CasTree, Account::Flat, Account::Swaps] {
+        for account in [Account::Stock, Account::NoStock, Account::CasTree, Account::Flat] {
             let spec = Spec { account, ..SPEC };
             let built = spec.build(&lab).unwrap();
             (built.work)(0, &mut 0, 1000).unwrap();

@@ -135,8 +135,7 @@ fn shows_every_cost_of_limits_beside_its_control() {
         "a full parent above groups with prepaid bytes",
         "a thread that waits for a byte more",
         "CAS map (control)",
-        "snapshot()",
-        "protections()",
+        "remove()",
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }
@@ -183,14 +182,18 @@ fn shows_the_costs_of_servers_beside_their_controls() {
     let (printed, json) = report_of(tiny(Experiment::Alloc));
     assert_form(&json, "alloc", None);
     assert_fits(&printed);
-    for text in
-        ["bare (control)", "ended_over_limit", "waiting charges", "Notify (control), p50", "a task frees"]
-    {
+    for text in [
+        "ns that a group adds",
+        "ended_over_limit",
+        "waiting charges",
+        "Notify (control), p50",
+        "a task frees",
+    ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }
     // Built beside the program, which its own tests do not do.
     assert!(printed.contains("no programs with other allocators"), "{printed}");
-    for metric in ["join", "cancel", "serve", "take", "in_group adds", "p50"] {
+    for metric in ["join", "cancel", "serve", "take", "bare poll", "in_group adds", "p50"] {
         assert!(!rows(&json, metric).is_empty(), "{metric}");
     }
 }

@@ -72,7 +72,6 @@ fn shows_every_mode_of_percpu_beside_the_seed() {
         "2,704 bytes",
         "pages of 64k",
         "pages of 2m",
-        "steady churn",
         "us a removal",
         "all sizes in one arena",
         "an arena for each size (control)",

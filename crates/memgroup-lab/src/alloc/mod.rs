@@ -135,25 +135,9 @@ fn poll(charging: &mut Charging) -> Result<Poll<Charge>> {
     }
 }
 
-/// The order of the deadlines.
-#[derive(Clone, Copy, PartialEq)]
-enum Order {
-    /// Each is behind all others, as where all waits have the same patience.
-    Rising,
-    /// Each is as likely to be before another as behind it.
-    Any,
-}
-
-impl Order {
-    fn deadline(self, random: &mut Random) -> Duration {
-        let more = if self == Order::Any { random.next() % DEADLINE.as_nanos() as u64 } else { 0 };
-        DEADLINE + Duration::from_nanos(more)
-    }
-}
-
-/// A future that waits.
-fn join(group: &Group, deadline: Duration) -> Result<Charging> {
-    let mut charging = group.charge(PAGE).until(deadline);
+/// A future that waits, with a deadline behind all others.
+fn join(group: &Group) -> Result<Charging> {
+    let mut charging = group.charge(PAGE).until(DEADLINE);
     let polled = poll(&mut charging)?;
     ensure(polled.is_pending(), || "a charge without room was made".to_owned())?;
     Ok(charging)
@@ -190,7 +174,7 @@ struct Beside {
     operations: [Timed; 4],
 }
 
-fn beside(lab: &mut Lab<'_>, count: usize, order: Order, rounds: usize) -> Result<Beside> {
+fn beside(lab: &mut Lab<'_>, count: usize, rounds: usize) -> Result<Beside> {
     let (hierarchy, parent) = limited_parent(Config::with_slots(lab.slots), PAGE)?;
     let reclaimer = hierarchy.reclaimer();
     let stop = reclaimer.stop_handle();
@@ -199,10 +183,10 @@ fn beside(lab: &mut Lab<'_>, count: usize, order: Order, rounds: usize) -> Resul
     let mut held = group.try_charge(PAGE).or_wrong("a charge with room")?;
     let mut waiting = VecDeque::with_capacity(count + TURNS);
     // The first wait has the group marked, and its queue made.
-    let first = join(&group, order.deadline(&mut lab.random))?;
+    let first = join(&group)?;
     let before = heap_bytes();
     for _ in 0..count {
-        waiting.push_back(Some(join(&group, order.deadline(&mut lab.random))?));
+        waiting.push_back(Some(join(&group)?));
     }
     let heap = before.zip(heap_bytes()).map(|(before, after)| after.saturating_sub(before) as f64);
     let bytes = heap.map(|heap| heap / count as f64 + size_of::<Charging>() as f64);
@@ -211,8 +195,7 @@ fn beside(lab: &mut Lab<'_>, count: usize, order: Order, rounds: usize) -> Resul
     for _ in 0..rounds {
         let [joins, cancels, serves, takes] = &mut operations;
         for _ in 0..TURNS {
-            let until = order.deadline(&mut lab.random);
-            let joined = joins.time(|| join(&group, until))?;
+            let joined = joins.time(|| join(&group))?;
             waiting.push_back(Some(joined));
             let at = lab.random.next() as usize % waiting.len();
             // A place that is empty already is as good as another that is not far.
@@ -235,7 +218,7 @@ fn beside(lab: &mut Lab<'_>, count: usize, order: Order, rounds: usize) -> Resul
                 // While a reclaimer looks after the first, the second is served.
                 waiting.push_back(Some(front));
             };
-            waiting.push_back(Some(join(&group, order.deadline(&mut lab.random))?));
+            waiting.push_back(Some(join(&group)?));
         }
         operations.iter_mut().for_each(|timed| timed.end_round(&lab.clock));
     }
@@ -253,33 +236,25 @@ fn waits(lab: &mut Lab<'_>) -> Result<()> {
         ["", "bytes", "join", "cancel", "serve", "take"],
     );
     let rounds = lab.pick(1, 7, 21);
-    let orders = [("", Order::Rising), (", deadlines in any order", Order::Any)];
-    for (suffix, order) in orders {
-        for count in WAITING {
-            let count = lab.pick((count / 100).max(1), count, count);
-            let figures = beside(lab, count, order, rounds)?;
-            let params = json!({"waiting": count, "any order": order == Order::Any});
-            let mut record = lab.record("waiting charge", params);
-            // Later waits have the memory of those before.
-            let heap = figures.bytes.filter(|_| order == Order::Rising);
-            let bytes = record.value("memory", "bytes", heap);
-            let names = ["join", "cancel", "serve", "take"];
-            let us = figures.operations.map(|timed| median_of(timed.rounds));
-            let cells: Vec<String> =
-                names.into_iter().zip(us).map(|(name, ns)| record.us(name, ns)).collect();
-            let row = counted(count as u64, "waiting charge") + suffix;
-            table.row(row, [bytes].into_iter().chain(cells));
-            let charges = counted(count as u64, "charge") + suffix;
-            if count >= 1_000 && order == Order::Rising {
-                lab.at_most(format!("a waiting charge, of {charges}"), heap, BYTES_MOST, "bytes");
-            }
-            for (name, ns) in names.into_iter().zip(us).take(3) {
-                let us = ns.map(|ns| ns / 1e3);
-                lab.at_most(format!("{name} beside {charges}"), us, OPERATION_MOST_US, "us");
-            }
+    for count in WAITING {
+        let count = lab.pick((count / 100).max(1), count, count);
+        let figures = beside(lab, count, rounds)?;
+        let mut record = lab.record("waiting charge", json!({"waiting": count}));
+        let bytes = record.value("memory", "bytes", figures.bytes);
+        let names = ["join", "cancel", "serve", "take"];
+        let us = figures.operations.map(|timed| median_of(timed.rounds));
+        let cells: Vec<String> = names.into_iter().zip(us).map(|(name, ns)| record.us(name, ns)).collect();
+        table.row(counted(count as u64, "waiting charge"), [bytes].into_iter().chain(cells));
+        let charges = counted(count as u64, "charge");
+        if count >= 1_000 {
+            lab.at_most(format!("a waiting charge, of {charges}"), figures.bytes, BYTES_MOST, "bytes");
+        }
+        for (name, ns) in names.into_iter().zip(us).take(3) {
+            let us = ns.map(|ns| ns / 1e3);
+            lab.at_most(format!("{name} beside {charges}"), us, OPERATION_MOST_US, "us");
         }
     }
-    table.note("bytes: of the heap with its own overhead, and the future; not of the task. Each has a deadline, behind all others where the row tells no order. One before all others wakes the reclaimer. Some 25 ns of each operation are the clock's");
+    table.note("bytes: of the heap with its own overhead, and the future; not of the task. Each has a deadline, behind all others. Some 25 ns of each operation are the clock's");
     lab.print(&table)
 }
 

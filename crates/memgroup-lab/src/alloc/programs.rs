@@ -216,40 +216,6 @@ fn switches(lab: &mut Lab<'_>, binaries: &Binaries) -> Result<()> {
     lab.print(&table)
 }
 
-fn resident(lab: &mut Lab<'_>, binaries: &Binaries) -> Result<()> {
-    let (rounds, bytes) = lab.pick((1, 100_000), (1, 5_000_000), (3, 50_000_000));
-    let arguments = ["resident".to_owned(), bytes.to_string()];
-    let mut table = Table::new(
-        "charged and resident: MiB",
-        ["", "charged", "resident", "resident over charged", "over bare", "dropped: charged", "resident"],
-    );
-    let mut all: HashMap<_, Vec<[Option<f64>; 4]>> = HashMap::new();
-    let mut also = |case, figures: &Figures| {
-        let names = ["charged", "resident", "charged-after", "resident-after"];
-        all.entry(case).or_default().push(names.map(|name| figures.median(name)));
-    };
-    let measured = Rounds::run(lab, binaries, rounds, "resident", &arguments, &mut also)?;
-    for (inner, name) in INNER.into_iter().enumerate() {
-        let rounds = &all[&(inner, KINDS.len() - 1)];
-        let [charged, resident, charged_after, resident_after] = [0, 1, 2, 3]
-            .map(|at| median_of(rounds.iter().filter_map(|figures| figures[at]).collect::<Vec<_>>()));
-        ensure(charged > Some(0.0), || format!("{name}: the allocator that charges has charged nothing"))?;
-        expect("bytes charged when all blocks are freed", charged_after, Some(0.0))?;
-        let over = ratio(resident, charged);
-        let over_bare = median(measured.over_bare((inner, KINDS.len() - 1)));
-        let mut record = lab.record("ours", json!({"inner": name}));
-        record.value("charged", "bytes", charged);
-        record.value("resident", "bytes", resident);
-        record.value("resident over bare", "x", over_bare);
-        record.value("resident after", "bytes", resident_after);
-        let mib = |bytes: Option<f64>| figure_or_dash(bytes.map(|bytes| bytes / f64::from(1 << 20)));
-        let cells = [mib(charged), mib(resident), times(over), times(over_bare)];
-        table.row(name, cells.into_iter().chain([mib(charged_after), mib(resident_after)]));
-    }
-    table.note("a tree of JSON, then the same dropped. Resident memory that is not charged is the inner allocator's: its own words, and pages that it keeps. Over bare: the same tree's memory with the bare allocator. No goal");
-    lab.print(&table)
-}
-
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let Some(program) = lab.args.program.clone().filter(|_| !lab.args.tiny) else {
         return lab.paragraph(
@@ -258,6 +224,5 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     };
     let binaries = Binaries::build(&program)?;
     slowdowns(lab, &binaries)?;
-    switches(lab, &binaries)?;
-    resident(lab, &binaries)
+    switches(lab, &binaries)
 }

@@ -190,10 +190,6 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let open = Shape::leaves(1);
     for threads in lab.one_and_all() {
         let row = |name, most| Row { name, threads, copies: 1, most };
-        compare(lab, &mut table, row("a pair of 4 KiB, the best case", None), || {
-            let (engine, cas) = both(open)?;
-            Ok([Side::pairs(ENGINE, engine, PAGE), Side::pairs(CAS, cas, PAGE)])
-        })?;
         let most = if threads == 1 { 1.4 } else { 1.1 };
         compare(lab, &mut table, row("a pair on the exact path", Some(most)), || {
             let engine = Engine::build(config.stock_cap_bytes(0), open)?;
@@ -220,12 +216,11 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             Ok([burst(ENGINE, HELD)?, burst("below high (control)", FAR_BYTES)?])
         })?;
         for (leaves, name, most) in [
-            (1_024, "a pair in 1,024 groups at random", None),
-            (4_096, "a pair in 4,096 groups at random", Some(1.2)),
-            (65_536, "a pair in 65,536 groups at random", Some(1.5)),
+            (4_096, "a pair in 4,096 groups at random", 1.2),
+            (65_536, "a pair in 65,536 groups at random", 1.5),
         ] {
             let leaves = lab.pick(16, leaves, leaves);
-            compare(lab, &mut table, row(name, most), || {
+            compare(lab, &mut table, row(name, Some(most)), || {
                 let (engine, cas) = both(Shape::leaves(leaves))?;
                 Ok([Side::scattered(ENGINE, engine, leaves), Side::scattered(CAS, cas, leaves)])
             })?;
@@ -239,8 +234,10 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             Ok([side, Side::pairs("max alone (control)", Engine::build(config, open)?, PAGE)])
         })?;
         compare(lab, &mut table, row("a pair below a parent that shares", 1.02), || {
-            let pair = |name, share| Ok(Side::pairs(name, sharing(config, open, share)?, PAGE));
-            Ok([pair(ENGINE, true)?, pair("no shares (control)", false)?])
+            let sharing = Engine::build(config, open)?;
+            sharing.fixture.parent.set_share(8).set_up("the shares")?;
+            let without = Engine::build(config, open)?;
+            Ok([Side::pairs(ENGINE, sharing, PAGE), Side::pairs("no shares (control)", without, PAGE)])
         })?;
     }
     let row = |name, most| Row { name, threads: 1, copies: 1, most };
@@ -260,35 +257,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         })?;
         lab.at_most(name, ns.map(|ns| ns / 1e3), us, "us");
     }
-    let row = |name, most| Row { name, threads: 1, copies: COPIES, most: Some(most) };
-    compare(lab, &mut table, row("an exact pair below a parent that shares", 1.1), || {
-        let shape = Shape { held: PAGE, ..open };
-        let pair =
-            |name, share| Ok(Side::pairs(name, sharing(config.stock_cap_bytes(0), shape, share)?, PAGE));
-        Ok([pair(ENGINE, true)?, pair("no shares (control)", false)?])
-    })?;
-    compare(lab, &mut table, row("a refusal by a share", 1.2), || {
-        let full = Shape { parent_max: HELD, ..open };
-        let filled = |name, share| {
-            let engine = sharing(config, full, share)?;
-            let held: Vec<_> = std::iter::from_fn(|| engine.charge(0, PAGE)).collect();
-            let by_share = engine.fixture.leaves[0].try_charge(MIB).map_err(|error| error.is_by_share());
-            expect("refused by a share", by_share.err(), Some(share))?;
-            Ok(Side::refusals(name, engine, MIB).keeping(held))
-        };
-        Ok([filled(ENGINE, true)?, filled("by the limit (control)", false)?])
-    })?;
     table.note("the exact path: no stock, every level each time. Every setting: high, low, min, a weight, a pressure trigger, a peak reader that was reset, a subscription to events and a kill hook at each level. A refusal by the own limit has a goal on one thread only, that of a parent of one group");
     lab.print(&table)
-}
-
-/// An account with shares on the parent of its leaves, or without.
-fn sharing(config: Config, shape: Shape, share: bool) -> Result<Engine> {
-    let engine = Engine::build(config, shape)?;
-    if share {
-        engine.fixture.parent.set_share(8).set_up("the shares")?;
-    }
-    Ok(engine)
 }
 
 /// Every setting of a group beside `max`; in force while the result lives.

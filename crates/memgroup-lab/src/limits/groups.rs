@@ -1,12 +1,11 @@
-//! Groups that come and go, the memory that they take and leave, and reports and passes over many of them.
+//! Groups that come and go, and the memory that they take and leave.
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use memgroup::{Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, stats::io};
+use memgroup::{Config, Freshness, Group, Hierarchy, Maintenance, Reach, stats::io};
 use memgroup_percpu::pin_virtual;
 
 use super::{LEVELS, PAGE, many_groups};
@@ -21,8 +20,7 @@ const FITS: &str = "a charge without a limit";
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     lives(lab)?;
-    many(lab)?;
-    protection(lab)?;
+    removals(lab)?;
     memory(lab)
 }
 
@@ -101,46 +99,11 @@ fn lives(lab: &mut Lab<'_>) -> Result<()> {
     check_empty(&hierarchy)
 }
 
-/// Reports over many groups, each beside a thread that makes and removes groups; then the removal of all.
-fn many(lab: &mut Lab<'_>) -> Result<()> {
+/// The removal of many groups, one after the other.
+fn removals(lab: &mut Lab<'_>) -> Result<()> {
     let groups = many_groups(lab.args);
     let (hierarchy, parent) = parent(Config::with_slots(lab.slots), groups)?;
     let made = (0..groups).map(|number| charged(&parent, &name_of(number))).collect::<Result<Vec<_>>>()?;
-    let other = child(&hierarchy.root(), "other")?;
-    let all =
-        |what, found: usize| ensure(found >= groups, || format!("{what} showed {found} of {groups} groups"));
-    let calls: [(&'static str, &(dyn Fn() -> Result<()> + Sync)); 5] = [
-        ("nothing, 20 ms (control)", &|| {
-            let begin = std::time::Instant::now();
-            while begin.elapsed().as_millis() < 20 {
-                std::hint::spin_loop();
-            }
-            Ok(())
-        }),
-        ("groups()", &|| all("groups()", hierarchy.groups().len())),
-        ("usage_exact()", &|| expect("bytes charged", parent.usage_exact(), 0)),
-        ("drain()", &|| {
-            parent.drain();
-            expect_bytes(&parent, "usage after a drain", parent.usage(), 0)
-        }),
-        ("snapshot()", &|| all("the snapshot", hierarchy.snapshot().groups.len())),
-    ];
-    let mut found: Vec<Samples> = calls.iter().map(|_| Samples::default()).collect();
-    lab.in_turns(lab.pick(1, 3, 11), calls.len(), |lab, at| {
-        let [cpu_ms, longest_ms] = beside_creations(lab, &other, calls[at].1)?;
-        found[at].push("CPU time", cpu_ms);
-        found[at].push("longest create", longest_ms);
-        Ok(())
-    })?;
-    let mut table = Table::new(
-        format!("reports over {} groups: ms", count(groups as u64)),
-        ["call", "its CPU time", "longest create of another thread meanwhile"],
-    );
-    for ((name, _), of) in calls.iter().zip(&found) {
-        let cells = lab.record(*name, json!({})).medians(of, [("CPU time", "ms"), ("longest create", "ms")]);
-        table.row(*name, cells);
-    }
-    lab.print(&table)?;
     let watch = lab.clock.stopwatch();
     let removed = lab
         .workers
@@ -161,37 +124,6 @@ fn many(lab: &mut Lab<'_>) -> Result<()> {
     check_empty(&hierarchy)
 }
 
-/// Milliseconds of a call's CPU time, and of the longest creation that was under way meanwhile.
-fn beside_creations(
-    lab: &Lab<'_>,
-    other: &Group,
-    call: &(dyn Fn() -> Result<()> + Sync),
-) -> Result<[f64; 2]> {
-    // ORDERING: Relaxed; flags by themselves.
-    let (is_over, has_begun, clock) = (AtomicBool::new(false), AtomicBool::new(false), lab.clock);
-    let parts = lab.workers.try_run(2, |thread| {
-        if thread == 0 {
-            spin_until(|| has_begun.load(Ordering::Relaxed).then_some(()));
-            let cpu = thread_cpu_ns();
-            let called = call();
-            let ns = thread_cpu_ns() - cpu;
-            // Also after an error, or the other thread would go on.
-            is_over.store(true, Ordering::Relaxed);
-            return called.map(|()| ns as f64 / 1e6);
-        }
-        let mut longest = 0;
-        while !is_over.load(Ordering::Relaxed) {
-            let begin = clock::now();
-            let created = child(other, "passing").and_then(|group| group.remove().or_wrong(GONE));
-            longest = longest.max(clock::now() - begin);
-            has_begun.store(true, Ordering::Relaxed);
-            created?;
-        }
-        Ok(clock.ns(longest as f64) / 1e6)
-    })?;
-    Ok([parts[0], parts[1]])
-}
-
 /// Nanoseconds of a removal.
 fn timed_removal(watch: Stopwatch, group: &Group) -> Result<f64> {
     let (usage, cpu) = (ThreadUsage::now(), thread_cpu_ns());
@@ -199,41 +131,6 @@ fn timed_removal(watch: Stopwatch, group: &Group) -> Result<f64> {
     removed.or_wrong(GONE)?;
     let cpu_ns = (thread_cpu_ns() - cpu) as f64;
     Ok(if usage.is_undisturbed() { ns } else { ns.min(cpu_ns) })
-}
-
-/// One pass over the effective protection of many groups, each with a `min` and a `low`, ten below each.
-fn protection(lab: &mut Lab<'_>) -> Result<()> {
-    let groups: usize = lab.pick(50, 10_000, 10_000);
-    let config = Config::with_slots(lab.slots).groups_max(groups as u32 + 1).stock_cap_bytes(0);
-    let hierarchy = hierarchy(config)?;
-    let (mut all, mut held): (Vec<Group>, Vec<Charge>) = (Vec::new(), Vec::new());
-    for index in 0..groups {
-        let above = (index / 10).checked_sub(1).map_or_else(|| hierarchy.root(), |above| all[above].clone());
-        let group = child(&above, &format!("g{index}"))?;
-        group.set_min(lab.random.next() % (64 << 10)).set_up("min")?;
-        group.set_low(lab.random.next() % (128 << 10)).set_up("low")?;
-        held.push(group.try_charge(1 + lab.random.next() % (64 << 10)).set_up("a charge")?);
-        all.push(group);
-    }
-    let (root, watch, mut times) = (hierarchy.root(), lab.clock.stopwatch(), Vec::new());
-    for _ in 0..lab.effort.calls {
-        // Another usage, so that no result of the pass before can be used again.
-        let at = lab.random.next() as usize % groups;
-        held[at] = all[at].try_charge(1 + lab.random.next() % (64 << 10)).or_wrong(FITS)?;
-        let (ns, pass) = watch.time(|| root.protections());
-        expect("groups of a pass", pass.len(), groups)?;
-        times.push(ns);
-    }
-    let of = Quantiles::of(times);
-    let mut table = Table::new(
-        format!("effective protection of {} groups, each with min and low: ms a pass", count(groups as u64)),
-        ["", "p50", "p99", "max"],
-    );
-    table.row("protections()", lab.record("protections", json!({})).quantiles(of, 1e6));
-    lab.at_most("a pass over the protection of 10,000 groups, p50", of.map(|of| of.p50 / 1e6), 5.0, "ms");
-    lab.print(&table)?;
-    drop(held);
-    check_empty(&hierarchy)
 }
 
 /// Prints the resident bytes of each stage. It runs in a process that has done nothing else, so no memory is used again.

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     lab.close()
 }
 
-/// Groups of the removals, the reports and the memory.
+/// Groups of the removals and of the memory.
 fn many_groups(args: &Args) -> usize {
     args.pick(500, 20_000, 100_000)
 }

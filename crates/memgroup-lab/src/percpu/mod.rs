@@ -10,7 +10,7 @@ use std::io::Write;
 use memgroup::PageSize;
 
 use self::groups::{Mode, Plan, page_name};
-use self::script::{BURSTS, Played, Script, Stage, churn, play};
+use self::script::{Played, Script, Stage, play};
 use crate::Args;
 use crate::harness::prelude::*;
 
@@ -36,9 +36,8 @@ const SEED: Seed = Seed {
 };
 /// The most slots by default. The letter does not say how many CPUs its author's machine had; 16 is what we infer from the memory of its groups.
 const SLOTS_DEFAULT_MAX: usize = 16;
-/// The goal for the memory over its records, at the peak and maintained, and during churn.
+/// The goal for the memory over its records, at the peak and maintained.
 const OVER_NEEDED_MOST: f64 = 1.1;
-const CHURN_OVER_NEEDED_MOST: f64 = 1.3;
 
 /// One run of the script on one of the seed's machines, in kB.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +86,6 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     systems(&mut lab, &played[0])?;
     by_page(&mut lab, &played)?;
     upkeep(&mut lab, &played[0])?;
-    steady_churn(&mut lab, script, plan)?;
     sizes::run(&mut lab, script, slots)?;
     costs::beside_maintenance(&mut lab, plan)?;
     lab.close()
@@ -222,28 +220,6 @@ fn upkeep(lab: &mut Lab<'_>, played: &[Played]) -> Result<()> {
         table.row(one.plan.mode.name(), cells);
     }
     table.note("maintain: until a pass finds no more to do. The largest removals include what the machine did beside them");
-    lab.print(&table)
-}
-
-fn steady_churn(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
-    let [new, gone] = [script.outer, script.outer * 9 / 10].map(|groups| count(groups as u64));
-    let title =
-        format!("steady churn: {BURSTS} bursts of {new} groups, {gone} of all removed at random after each");
-    let mut table = Table::new(title, ["x needed, after burst", "0", "1", "2", "3", "4", "5", "6", "7", "8"]);
-    for mode in [Mode::Depopulated, Mode::Relocated] {
-        let looks = churn(script, Plan { mode, ..plan }, &mut lab.random)?;
-        let worst = looks.iter().map(|look| look.over_needed()).reduce(f64::max);
-        lab.record(mode.name(), json!({"page": page_name(plan.page)})).value(
-            "churn, worst over needed",
-            "x",
-            worst,
-        );
-        table.row(mode.name(), looks.iter().map(|look| figure(look.over_needed())));
-        if mode == Mode::Relocated {
-            lab.at_most("steady churn, worst over needed", worst, CHURN_OVER_NEEDED_MOST, "x");
-        }
-    }
-    table.note("maintained after each burst; 0: before the first. The kernel gives pages of a chunk back only while a quarter of it is empty, so a simulation of its rules loses most of the gain within a few bursts");
     lab.print(&table)
 }
 

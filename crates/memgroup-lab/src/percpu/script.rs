@@ -1,4 +1,4 @@
-//! The cover letter's script, played with our groups, and steady churn after it.
+//! The cover letter's script, played with our groups.
 //!
 //!   cg_1  cg_1_1 .. cg_1_10  cg_2  cg_2_1 .. cg_2_10  ...     created in this order
 //!   cg_1                     cg_2                     ...     left after the removal
@@ -206,34 +206,6 @@ fn create(groups: &mut Groups, script: Script) -> Result<(Vec<Member>, Vec<Membe
     Ok((staying, going))
 }
 
-/// The bursts of steady churn.
-pub(super) const BURSTS: usize = 8;
-
-/// Plays the script up to the maintenance, then bursts of as many new groups as stayed, each followed by the removal of nine tenths as
-/// many, drawn from all. Returns the memory after the removal of the script and after each burst.
-pub(super) fn churn(script: Script, plan: Plan, random: &mut Random) -> Result<Vec<Footprint>> {
-    let mut groups = Groups::new(Plan { groups: plan.groups + BURSTS * script.outer, ..plan })?;
-    let (mut members, going) = create(&mut groups, script)?;
-    remove_all(going)?;
-    groups.maintain();
-    let mut looks = vec![Footprint::look(&groups, members.len())?];
-    for burst in 1..=BURSTS {
-        for new in 1..=script.outer {
-            members.push(groups.create_used(&format!("burst{burst}_{new}"))?);
-        }
-        for _ in 0..script.outer * 9 / 10 {
-            let drawn = (random.next() % members.len() as u64) as usize;
-            members.swap_remove(drawn).remove()?;
-        }
-        groups.maintain();
-        looks.push(Footprint::look(&groups, members.len())?);
-    }
-    members.iter().try_for_each(Member::check)?;
-    remove_all(members)?;
-    groups.check_gone()?;
-    Ok(looks)
-}
-
 #[cfg(test)]
 mod tests {
     use memgroup_percpu::SlotSource;
@@ -273,15 +245,5 @@ mod tests {
             assert!(now <= played.percent_of_peak(Stage::Removed));
             kept = now;
         }
-    }
-
-    #[test]
-    fn reads_the_memory_after_the_removal_and_each_burst() {
-        let script = Script { outer: 30, inner: 4 };
-        let plan = Plan { groups: script.groups(), ..plan(Mode::Relocated) };
-        let looks = churn(script, plan, &mut Random::new(1)).unwrap();
-        let needed: Vec<u64> = looks.iter().map(|look| look.needed_bytes).collect();
-        let expected: Vec<u64> = (0..=BURSTS).map(|burst| plan.needed_bytes(30 + 3 * burst)).collect();
-        assert_eq!(needed, expected);
     }
 }
