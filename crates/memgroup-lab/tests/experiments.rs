@@ -191,6 +191,8 @@ fn shows_the_costs_of_servers_beside_their_controls() {
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }
+    // Not as printed: a wide table breaks the heading of this column.
+    assert!(json.to_string().contains("\"bare (control)\""), "{printed}");
     // Built beside the program, which its own tests do not do.
     assert!(printed.contains("no programs with other allocators"), "{printed}");
     for metric in ["join", "cancel", "serve", "take", "bare poll", "in_group adds", "p50"] {
