@@ -131,7 +131,6 @@ fn shows_every_cost_of_limits_beside_its_control() {
         "a forced pair above max",
         "CAS tree",
         "a pair in 65,536 groups at random",
-        "an insert that evicts when refused",
         "a full parent above groups with prepaid bytes",
         "a thread that waits for a byte more",
         "CAS map (control)",
@@ -187,7 +186,7 @@ fn shows_the_costs_of_servers_beside_their_controls() {
         "ended_over_limit",
         "waiting charges",
         "Notify (control), p50",
-        "a task frees",
+        "a thread frees",
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }

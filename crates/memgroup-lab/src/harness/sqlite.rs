@@ -62,7 +62,13 @@ pub(crate) struct Tenant {
 impl Tenant {
     /// Makes a database of so many rows, and opens it with a cache of `cached_pages`, or for all its pages.
     pub(crate) fn open(group: &Group, file: &Path, rows: i64, cached_pages: Option<u64>) -> Result<Tenant> {
-        let connection = connect(group, file, rows, cached_pages)?;
+        fill(file, rows).set_up(file.display())?;
+        let connection = TenantConnection::open(group, file).or_wrong(STATEMENT)?;
+        let cached_pages = cached_pages.unwrap_or(rows as u64 * 2);
+        let set = format!(
+            "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = {cached_pages}"
+        );
+        connection.execute_batch(&set).or_wrong(STATEMENT)?;
         Ok(Tenant { connection, updates: vec![0; rows as usize] })
     }
 
@@ -122,23 +128,6 @@ impl Tenant {
     pub(crate) fn close(self) -> Result<()> {
         self.connection.close().or_wrong(STATEMENT)
     }
-}
-
-/// Makes a database of so many rows, and a connection with a cache of `cached_pages`, or for all its pages.
-pub(crate) fn connect(
-    group: &Group,
-    file: &Path,
-    rows: i64,
-    cached_pages: Option<u64>,
-) -> Result<TenantConnection> {
-    fill(file, rows).set_up(file.display())?;
-    let connection = TenantConnection::open(group, file).or_wrong(STATEMENT)?;
-    let cached_pages = cached_pages.unwrap_or(rows as u64 * 2);
-    let set = format!(
-        "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = {cached_pages}"
-    );
-    connection.execute_batch(&set).or_wrong(STATEMENT)?;
-    Ok(connection)
 }
 
 /// Makes a table of so many rows, a page each. It is charged to no group: a transaction of that size exceeds the limits.

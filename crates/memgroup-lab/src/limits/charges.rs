@@ -3,8 +3,7 @@
 //! - I1. Both sides of a row run the same loop, compiled for each, in windows that take turns.
 //! - I2. A loop counts on its outcome: a pair that is refused, or a refusal that is not, is a wrong result.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use memgroup::{Config, KillAnswer, KillRequest};
 
@@ -56,28 +55,6 @@ impl Side {
             }
             Ok(count)
         })
-    }
-
-    /// Inserts of a page into a cache that fills leaf 0: each is refused, frees the oldest page, and asks again.
-    fn evictions<L: Ledger>(name: &'static str, ledger: L) -> Result<Side> {
-        let filled: VecDeque<_> = std::iter::from_fn(|| ledger.charge(0, PAGE)).collect();
-        expect("pages that fit into 1 MiB", filled.len() as u64, MIB / PAGE)?;
-        let (pages, ledger) = (Arc::new(Mutex::new(filled)), Arc::new(ledger));
-        let own = (Arc::clone(&pages), Arc::clone(&ledger));
-        let work = move |_: usize, _: &mut usize, count| {
-            let (mut pages, ledger) = (lock(&own.0), &own.1);
-            for _ in 0..count {
-                ensure(ledger.charge(0, PAGE).is_none(), || "a page fits into a full group".to_owned())?;
-                ledger.free(pages.pop_front().ok_or("none").or_wrong("the oldest page")?);
-                pages.push_back(ledger.charge(0, PAGE).ok_or("refused").or_wrong("a page for a page")?);
-            }
-            Ok(count)
-        };
-        let end = move || {
-            lock(&pages).drain(..).for_each(|page| ledger.free(page));
-            ledger.end()
-        };
-        Ok(Side { name, work: Box::new(work), end: Box::new(end) })
     }
 
     /// Pairs in leaves drawn at random; their number is a power of two. Each was charged once before.
@@ -195,10 +172,6 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             let engine = Engine::build(config.stock_cap_bytes(0), open)?;
             Ok([Side::pairs(ENGINE, engine, PAGE), Side::pairs(CAS, CasTree::build(open)?, PAGE)])
         })?;
-        compare(lab, &mut table, row("a pair of 1 MiB", Some(1.1)), || {
-            let pair = |name, bytes| Ok(Side::pairs(name, Engine::build(config, open)?, bytes));
-            Ok([pair(ENGINE, MIB)?, pair("4 KiB (control)", PAGE)?])
-        })?;
         compare(lab, &mut table, row("a refusal by the own limit", None), || {
             let (engine, cas) = both(own)?;
             Ok([Side::refusals(ENGINE, engine, PAGE), Side::refusals(CAS, cas, PAGE)])
@@ -241,10 +214,6 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         })?;
     }
     let row = |name, most| Row { name, threads: 1, copies: 1, most };
-    compare(lab, &mut table, row("an insert that evicts when refused", Some(5.0)), || {
-        let (engine, cas) = both(Shape { leaf_max: MIB, ..open })?;
-        Ok([Side::evictions(ENGINE, engine)?, Side::evictions(CAS, cas)?])
-    })?;
     for (leaves, name, us) in [
         (1, "a refusal by a parent of 1 group", 0.25),
         (1_000, "a refusal by a parent of 1,000 groups", 0.4),

@@ -1,7 +1,6 @@
 //! Gushchin's question in the thread: are the long lists of shrinkers that give little or nothing not the real cost?
 //!
-//! A reclaim of 64 KiB from 100 caches of a mebibyte each is timed alone, and beside tenants of four kinds: whose caches are empty; that have
-//! no cache; that count a mebibyte and give nothing; that count a mebibyte and give one page of sixteen. The control visits as the kernel
+//! A reclaim of 64 KiB from 100 caches of a mebibyte each is timed alone, and beside tenants of three kinds: whose caches are empty; that count a mebibyte and give nothing; that count a mebibyte and give one page of sixteen. The control visits as the kernel
 //! does: at each priority every group is looked at and every marked cache counted, the kernel's arithmetic says how much to ask for, and
 //! what was not asked for is deferred to the next visit. A cache that says that it is empty loses its mark.
 //!
@@ -26,17 +25,14 @@ const CONTROL: &str = "as the kernel visits (control)";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Empty,
-    /// Groups without a cache.
-    Bare,
     Nothing,
     Little,
 }
 
 impl Beside {
-    const ALL: [(Beside, usize, &str); 5] = [
+    const ALL: [(Beside, usize, &str); 4] = [
         (Beside::Empty, 0, "alone"),
         (Beside::Empty, 10_000, "empty caches"),
-        (Beside::Bare, 10_000, "groups without a cache"),
         (Beside::Nothing, 1_000, "caches that give nothing"),
         (Beside::Little, 1_000, "caches that give 1/16"),
     ];
@@ -75,7 +71,7 @@ impl Shrinker for Cache {
 
 /// What the control keeps of a group.
 struct Visited {
-    cache: Option<Cache>,
+    cache: Cache,
     is_marked: Cell<bool>,
     deferred: Cell<u64>,
 }
@@ -83,7 +79,7 @@ struct Visited {
 impl Visited {
     /// One visit as the kernel makes it (`do_shrink_slab`); the bytes that the cache gave.
     fn shrink(&self, priority: u32) -> u64 {
-        let Some(cache) = &self.cache else { return 0 };
+        let cache = &self.cache;
         cache.count_call();
         let size = cache.pages.bytes();
         if size == 0 {
@@ -111,7 +107,6 @@ struct Tenants {
     turn: Cell<usize>,
     calls: Arc<AtomicU64>,
     parent: Group,
-    _bare: Vec<Group>,
     _hierarchy: Hierarchy,
 }
 
@@ -125,30 +120,18 @@ impl Tenants {
                 |pages: &Arc<Pages>| Cache { pages: Arc::clone(pages), one_of, calls: Arc::clone(&calls) };
             let tenant = Tenant::new(&parent, &name, |pages| cache(&pages))?;
             let (is_marked, deferred) = (Cell::new(true), Cell::new(0));
-            visited.push(Visited { cache: Some(cache(&tenant.pages)), is_marked, deferred });
+            visited.push(Visited { cache: cache(&tenant.pages), is_marked, deferred });
             tenant.mark();
             Ok(tenant)
         };
         let mut filled = (0..GIVERS).map(|at| tenant(format!("giver{at}"), 1)).collect::<Result<Vec<_>>>()?;
-        let (one_of, others) =
-            (if beside == Beside::Little { 16 } else { 0 }, if beside == Beside::Bare { 0 } else { number });
+        let one_of = if beside == Beside::Little { 16 } else { 0 };
         let others =
-            (0..others).map(|at| tenant(format!("other{at}"), one_of)).collect::<Result<Vec<_>>>()?;
-        let bare = if beside == Beside::Bare { children(&parent, "bare", number)? } else { Vec::new() };
-        let none = || Visited { cache: None, is_marked: Cell::new(false), deferred: Cell::new(0) };
-        visited.extend(bare.iter().map(|_| none()));
+            (0..number).map(|at| tenant(format!("other{at}"), one_of)).collect::<Result<Vec<_>>>()?;
         let mut empty = Vec::new();
         if beside == Beside::Empty { &mut empty } else { &mut filled }.extend(others);
-        let tenants = Tenants {
-            filled,
-            _empty: empty,
-            visited,
-            turn: Cell::new(0),
-            calls,
-            parent,
-            _bare: bare,
-            _hierarchy,
-        };
+        let tenants =
+            Tenants { filled, _empty: empty, visited, turn: Cell::new(0), calls, parent, _hierarchy };
         // The first walks find out which caches are empty, and which give nothing.
         tenants.times(None, settle, false)?;
         tenants.times(None, settle, true)?;

@@ -287,16 +287,6 @@ fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
         let row = rows.iter().position(|row| row.0 == name).expect("each scheme has a row");
         measured[row].map(|one| median(one.ns))
     };
-    let floor = ns(SCHEMES[0].1);
-    let over = SCHEMES[1..].iter().filter_map(|(_, name)| {
-        Some(format!(
-            "{name} {} and {}",
-            figure(ns(name)[0]? - floor[0]?),
-            figure_or_dash(Some(ns(name)[1]? - floor[1]?))
-        ))
-    });
-    let over: Vec<String> = over.collect();
-    table.note(format!("ns over no protection, 1 thread and {threads}: {}", over.join("; ")));
     lab.print(&table)?;
     let (one, all) = (ns(ENGINE)[0], ns(ENGINE)[1]);
     let [groups, each] = [shape.groups, shape.each].map(|number| count(number as u64));
