@@ -131,6 +131,8 @@ fn shows_every_cost_of_limits_beside_its_control() {
         "a forced pair above max",
         "CAS tree",
         "a pair in 65,536 groups at random",
+        "an insert that evicts when refused",
+        "a refusal by a share",
         "a full parent above groups with prepaid bytes",
         "a thread that waits for a byte more",
         "CAS map (control)",

@@ -75,6 +75,7 @@ fn shows_every_mode_of_percpu_beside_the_seed() {
         "us a removal",
         "all sizes in one arena",
         "an arena for each size (control)",
+        "making a group and removing another one",
         "the same, maintain after each cycle",
         "https://lwn.net/Articles/850508/",
     ] {

@@ -3,7 +3,8 @@
 //! - I1. Both sides of a row run the same loop, compiled for each, in windows that take turns.
 //! - I2. A loop counts on its outcome: a pair that is refused, or a refusal that is not, is a wrong result.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
 use memgroup::{Config, KillAnswer, KillRequest};
 
@@ -55,6 +56,28 @@ impl Side {
             }
             Ok(count)
         })
+    }
+
+    /// Inserts of a page into a cache that fills leaf 0: each is refused, frees the oldest page, and asks again.
+    fn evictions<L: Ledger>(name: &'static str, ledger: L) -> Result<Side> {
+        let filled: VecDeque<_> = std::iter::from_fn(|| ledger.charge(0, PAGE)).collect();
+        expect("pages that fit into 1 MiB", filled.len() as u64, MIB / PAGE)?;
+        let (pages, ledger) = (Arc::new(Mutex::new(filled)), Arc::new(ledger));
+        let own = (Arc::clone(&pages), Arc::clone(&ledger));
+        let work = move |_: usize, _: &mut usize, count| {
+            let (mut pages, ledger) = (lock(&own.0), &own.1);
+            for _ in 0..count {
+                ensure(ledger.charge(0, PAGE).is_none(), || "a page fits into a full group".to_owned())?;
+                ledger.free(pages.pop_front().ok_or("none").or_wrong("the oldest page")?);
+                pages.push_back(ledger.charge(0, PAGE).ok_or("refused").or_wrong("a page for a page")?);
+            }
+            Ok(count)
+        };
+        let end = move || {
+            lock(&pages).drain(..).for_each(|page| ledger.free(page));
+            ledger.end()
+        };
+        Ok(Side { name, work: Box::new(work), end: Box::new(end) })
     }
 
     /// Pairs in leaves drawn at random; their number is a power of two. Each was charged once before.
@@ -207,13 +230,15 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             Ok([side, Side::pairs("max alone (control)", Engine::build(config, open)?, PAGE)])
         })?;
         compare(lab, &mut table, row("a pair below a parent that shares", 1.02), || {
-            let sharing = Engine::build(config, open)?;
-            sharing.fixture.parent.set_share(8).set_up("the shares")?;
-            let without = Engine::build(config, open)?;
-            Ok([Side::pairs(ENGINE, sharing, PAGE), Side::pairs("no shares (control)", without, PAGE)])
+            let pair = |name, share| Ok(Side::pairs(name, sharing(config, open, share)?, PAGE));
+            Ok([pair(ENGINE, true)?, pair("no shares (control)", false)?])
         })?;
     }
     let row = |name, most| Row { name, threads: 1, copies: 1, most };
+    compare(lab, &mut table, row("an insert that evicts when refused", Some(5.0)), || {
+        let (engine, cas) = both(Shape { leaf_max: MIB, ..open })?;
+        Ok([Side::evictions(ENGINE, engine)?, Side::evictions(CAS, cas)?])
+    })?;
     for (leaves, name, us) in [
         (1, "a refusal by a parent of 1 group", 0.25),
         (1_000, "a refusal by a parent of 1,000 groups", 0.4),
@@ -226,8 +251,35 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         })?;
         lab.at_most(name, ns.map(|ns| ns / 1e3), us, "us");
     }
+    let row = |name, most| Row { name, threads: 1, copies: COPIES, most: Some(most) };
+    compare(lab, &mut table, row("an exact pair below a parent that shares", 1.1), || {
+        let shape = Shape { held: PAGE, ..open };
+        let pair =
+            |name, share| Ok(Side::pairs(name, sharing(config.stock_cap_bytes(0), shape, share)?, PAGE));
+        Ok([pair(ENGINE, true)?, pair("no shares (control)", false)?])
+    })?;
+    compare(lab, &mut table, row("a refusal by a share", 1.2), || {
+        let full = Shape { parent_max: HELD, ..open };
+        let filled = |name, share| {
+            let engine = sharing(config, full, share)?;
+            let held: Vec<_> = std::iter::from_fn(|| engine.charge(0, PAGE)).collect();
+            let by_share = engine.fixture.leaves[0].try_charge(MIB).map_err(|error| error.is_by_share());
+            expect("refused by a share", by_share.err(), Some(share))?;
+            Ok(Side::refusals(name, engine, MIB).keeping(held))
+        };
+        Ok([filled(ENGINE, true)?, filled("by the limit (control)", false)?])
+    })?;
     table.note("the exact path: no stock, every level each time. Every setting: high, low, min, a weight, a pressure trigger, a peak reader that was reset, a subscription to events and a kill hook at each level. A refusal by the own limit has a goal on one thread only, that of a parent of one group");
     lab.print(&table)
+}
+
+/// An account with shares on the parent of its leaves, or without.
+fn sharing(config: Config, shape: Shape, share: bool) -> Result<Engine> {
+    let engine = Engine::build(config, shape)?;
+    if share {
+        engine.fixture.parent.set_share(8).set_up("the shares")?;
+    }
+    Ok(engine)
 }
 
 /// Every setting of a group beside `max`; in force while the result lives.

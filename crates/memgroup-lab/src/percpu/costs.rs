@@ -1,4 +1,5 @@
-//! What a charging thread pays while another one has memory moved and given back.
+//! What records that can move cost: making and removing a group among many, and what a charging thread pays while another one has
+//! memory moved and given back.
 //!
 //! - I1. The sums are the additions and nothing is left charged, otherwise the run ends with an error.
 
@@ -7,10 +8,54 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memgroup::{Freshness, Reach, StatKey};
 
 use super::groups::{Groups, Member, Mode, Plan};
+use super::script::Script;
 use crate::harness::prelude::*;
 
 /// The statistic that is added to.
 const STATISTIC: usize = 100;
+
+/// Makes a group and removes another one, drawn from the script's groups, all of which were used on every slot.
+pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
+    let there = count(script.groups() as u64);
+    let title = format!("making a group and removing another one of {there}: us");
+    let columns = ["", "create: p50", "p99", "max", "remove: p50", "p99", "max"];
+    let mut table = Table::new(title, columns);
+    for mode in [Mode::Kept, Mode::Relocated] {
+        let mut groups = Groups::new(Plan { mode, ..plan })?;
+        let mut others =
+            script.names().map(|(name, _)| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
+        let (mut random, watch) = (Random::new(lab.random.next()), lab.clock.stopwatch());
+        let mut times = [Vec::new(), Vec::new()];
+        lab.workers.run_one(|| {
+            for call in 0..lab.effort.calls * 10 {
+                let drawn = (random.next() % others.len() as u64) as usize;
+                let (ns, new) = watch.time(|| groups.create(&format!("new_{call}")));
+                let another = std::mem::replace(&mut others[drawn], new?);
+                times[0].push(ns);
+                let (ns, removed) = watch.time(|| another.remove());
+                removed?;
+                times[1].push(ns);
+            }
+            Ok::<(), Error>(())
+        })?;
+        others.into_iter().try_for_each(Member::remove)?;
+        groups.maintain();
+        groups.check_gone()?;
+        let mut cells = Vec::new();
+        let quantiles = times.map(Quantiles::of);
+        for (call, quantiles) in ["create", "remove"].into_iter().zip(quantiles) {
+            let params = json!({"call": call, "groups": script.groups()});
+            cells.extend(lab.record(mode.name(), params).quantiles(quantiles, 1e3));
+        }
+        table.row(mode.name(), cells);
+        if let (Mode::Relocated, [Some(create), Some(remove)]) = (mode, quantiles) {
+            let us = (create.p50 + remove.p50) / 1e3;
+            lab.at_most(format!("making and removing a group beside {there}, p50"), Some(us), 5.0, "us");
+        }
+    }
+    table.note("a new group has a stock word; the records of its statistics are made when it is first charged or added to");
+    lab.print(&table)
+}
 
 /// One group three counters deep.
 struct Leaf {

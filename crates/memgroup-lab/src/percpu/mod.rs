@@ -87,6 +87,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     by_page(&mut lab, &played)?;
     upkeep(&mut lab, &played[0])?;
     sizes::run(&mut lab, script, slots)?;
+    costs::groups(&mut lab, script, plan)?;
     costs::beside_maintenance(&mut lab, plan)?;
     lab.close()
 }
