@@ -9,14 +9,15 @@
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::Error;
 use crate::error::Result;
 
 /// Bytes of a page.
 pub(crate) fn page_bytes() -> usize {
-    // SAFETY: sysconf reads a constant of the system and touches no memory of ours.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).unwrap_or(4096)
+    rustix::param::page_size()
 }
 
 /// Time-stamp counter, where the machine has one that user space may read.
@@ -53,32 +54,19 @@ pub(crate) fn ticks_ordered() -> Option<u64> {
 
 /// CPUs this thread may run on, ascending.
 pub(crate) fn allowed_cpus() -> Result<Vec<usize>> {
-    // SAFETY: a cpu_set_t is an array of integers, for which all-zero bytes are a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is a live cpu_set_t of the size passed.
-    let failed = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0;
-    if failed {
-        return Err(system("read the CPUs this process may use"));
-    }
-    // SAFETY: `cpu` is below CPU_SETSIZE, the number of bits of the set.
-    let is_allowed = |&cpu: &usize| unsafe { libc::CPU_ISSET(cpu, &set) };
-    Ok((0..libc::CPU_SETSIZE as usize).filter(is_allowed).collect())
+    let refused = Error::system("read the CPUs this process may use");
+    let set = sched_getaffinity(None).map_err(|error| refused(error.into()))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// Pins the calling thread to one CPU.
 pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
-    // SAFETY: as in `allowed_cpus`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
+    if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    // SAFETY: `cpu` is below CPU_SETSIZE, checked above.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: `set` is a live cpu_set_t of the size passed.
-    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Counts of the kernel for the calling thread so far.
@@ -139,9 +127,7 @@ pub(crate) fn heap_bytes() -> Option<u64> {
 
 /// Nanoseconds of CPU time that the calling thread has had.
 pub(crate) fn thread_cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a live timespec; the clock is that of the calling thread, which is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -250,6 +236,6 @@ mod tests {
 
     #[test]
     fn refuses_to_pin_to_a_cpu_that_cannot_exist() {
-        assert!(pin_to(libc::CPU_SETSIZE as usize).is_err());
+        assert!(pin_to(CpuSet::MAX_CPU).is_err());
     }
 }
