@@ -188,7 +188,7 @@ fn shows_the_costs_of_servers_beside_their_controls() {
         "ended_over_limit",
         "waiting charges",
         "Notify (control), p50",
-        "a thread frees",
+        "a task frees",
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }

@@ -271,6 +271,15 @@ enum By {
     Notify,
 }
 
+/// The thread that frees the memory.
+#[derive(Clone, Copy, PartialEq)]
+enum From {
+    /// A thread of the program's own.
+    Thread,
+    /// Another task, on a worker of the runtime.
+    Task,
+}
+
 struct Scene {
     group: Group,
     notify: Notify,
@@ -293,10 +302,20 @@ impl Scene {
         self.woken.store(clock::now_ordered(), Ordering::Relaxed);
         Ok(())
     }
+
+    /// The freeing thread's part: notes the time, and wakes the task.
+    fn wake(&self, held: Option<Charge>) -> u64 {
+        let began = clock::now_ordered();
+        match held {
+            Some(held) => drop(held),
+            None => self.notify.notify_one(),
+        }
+        began
+    }
 }
 
 /// The ticks from one wake to the task.
-fn once(runtime: &Runtime, scene: &Arc<Scene>, by: By) -> Result<u64> {
+fn once(runtime: &Runtime, scene: &Arc<Scene>, by: By, from: From) -> Result<u64> {
     let charge = || scene.group.try_charge(PAGE).or_wrong("room at the start");
     let held = (by == By::Charge).then(charge).transpose()?;
     // ORDERING: Relaxed; the task begins later.
@@ -307,12 +326,13 @@ fn once(runtime: &Runtime, scene: &Arc<Scene>, by: By) -> Result<u64> {
         std::thread::yield_now();
     }
     std::thread::sleep(SETTLE);
-    // A thread of the program's own frees the memory, or notifies.
-    let began = clock::now_ordered();
-    match held {
-        Some(held) => drop(held),
-        None => scene.notify.notify_one(),
-    }
+    let began = match from {
+        From::Thread => scene.wake(held),
+        From::Task => {
+            let scene = Arc::clone(scene);
+            runtime.block_on(runtime.spawn(async move { scene.wake(held) })).or_wrong("the freeing task")?
+        }
+    };
     runtime.block_on(task).or_wrong("the task that waits")??;
     // ORDERING: Relaxed; the end of the task orders it.
     let woken = scene.woken.load(Ordering::Relaxed);
@@ -341,25 +361,27 @@ fn wakes(lab: &mut Lab<'_>) -> Result<()> {
         ["", "p50", "p99", "Notify (control), p50", "p99", "p50 over", "p99 over"],
     );
     let (rounds, calls) = (lab.pick(1, 7, 21), lab.pick(3, 150, 300));
-    let (name, mut blocks) = ("a thread frees", <[Blocks; 2]>::default());
-    for _ in 0..rounds {
-        let mut ns: [Vec<f64>; 2] = Default::default();
-        lab.in_turns(calls, 2, |lab, case| {
-            let ticks = once(&runtime, &scene, [By::Charge, By::Notify][case])?;
-            ns[case].push(lab.clock.ns(ticks as f64));
-            Ok(())
-        })?;
-        blocks.iter_mut().zip(ns).for_each(|(blocks, ns)| blocks.push(ns));
+    for (name, from) in [("a thread frees", From::Thread), ("a task frees", From::Task)] {
+        let mut blocks: [Blocks; 2] = Default::default();
+        for _ in 0..rounds {
+            let mut ns: [Vec<f64>; 2] = Default::default();
+            lab.in_turns(calls, 2, |lab, case| {
+                let ticks = once(&runtime, &scene, [By::Charge, By::Notify][case], from)?;
+                ns[case].push(lab.clock.ns(ticks as f64));
+                Ok(())
+            })?;
+            blocks.iter_mut().zip(ns).for_each(|(blocks, ns)| blocks.push(ns));
+        }
+        let [ours, control] = blocks;
+        let over = |of: fn(&Blocks) -> Option<Summary>| ratio(median(of(&ours)), median(of(&control)));
+        let (p50, p99) = (over(Blocks::p50), over(Blocks::p99));
+        let params = json!({"from": name});
+        let [first, second, _] = lab.record("charge().await", params.clone()).blocks(&ours);
+        let [third, fourth, _] = lab.record("Notify (control)", params).blocks(&control);
+        table.row(name, [first, second, third, fourth, times(p50), times(p99)]);
+        lab.at_most(format!("woken where {name}, p50 over Notify"), p50, P50_MOST, "x");
+        lab.at_most(format!("woken where {name}, p99 over Notify"), p99, P99_MOST, "x");
     }
-    let [ours, control] = blocks;
-    let over = |of: fn(&Blocks) -> Option<Summary>| ratio(median(of(&ours)), median(of(&control)));
-    let (p50, p99) = (over(Blocks::p50), over(Blocks::p99));
-    let params = json!({"from": name});
-    let [first, second, _] = lab.record("charge().await", params.clone()).blocks(&ours);
-    let [third, fourth, _] = lab.record("Notify (control)", params).blocks(&control);
-    table.row(name, [first, second, third, fourth, times(p50), times(p99)]);
-    lab.at_most(format!("woken where {name}, p50 over Notify"), p50, P50_MOST, "x");
-    lab.at_most(format!("woken where {name}, p99 over Notify"), p99, P99_MOST, "x");
     table.note(format!("a runtime of {WORKERS} workers. The task has waited for {} us at least; most of the time is the system's, to wake a worker", SETTLE.as_micros()));
     lab.print(&table)?;
     drop(reclaimer);
