@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 
 /// The most threads of an experiment.
 pub(crate) const THREADS_MAX: usize = 256;
-/// The most slots of an experiment, and of the script of `percpu`, which has 2.7 kB of records for each of 11,000 groups on each slot.
+/// The most slots of an experiment, and of the script of `percpu`, which has 2.7 kB of records for
+/// each of 11,000 groups on each slot.
 const SLOTS_MAX: usize = 4096;
 const SCRIPT_SLOTS_MAX: usize = 64;
 
@@ -18,11 +19,12 @@ pub struct Args {
     /// Which mechanism to measure against its control
     #[arg(value_enum)]
     pub experiment: Experiment,
-    /// charge, drain, shrink, limits, alloc: threads of the rows with several, each pinned to a CPU of its own while there are enough [default: 2]
+    /// charge, drain, shrink, limits, alloc: threads of the rows with several, each pinned to a CPU
+    /// of its own while there are enough [default: 2]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs; percpu at most 16; rstat 52; drain 1, 2, 8, 128
-    /// and 512]
+    /// Run on N virtual slots; drain: measure N only [default: as many as the machine has CPUs;
+    /// percpu at most 16; rstat 52; drain 1, 2, 8, 128 and 512]
     #[arg(long, value_name = "N")]
     pub slots: Option<usize>,
     /// Fewer windows: under a minute an experiment
@@ -31,17 +33,20 @@ pub struct Args {
     /// Write the rows and checks to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// rstat: be one of its two processes of SQLite tenants, and take orders from the standard input
+    /// rstat: be one of its two processes of SQLite tenants, and take orders from the standard
+    /// input
     #[arg(long, hide = true, value_enum, value_name = "TREES")]
     pub serve: Option<Trees>,
     /// limits: be the process that measures the memory of groups
     #[arg(long, hide = true)]
     pub memory_of_groups: bool,
-    /// The program that takes these arguments. Some comparisons need processes of it, because a process has one SQLite, one allocator and one
-    /// resident size; without it they are left out
+    /// The program that takes these arguments. Some comparisons need processes of it, because a
+    /// process has one SQLite, one allocator and one resident size; without it they are left
+    /// out
     #[arg(skip)]
     pub program: Option<PathBuf>,
-    /// The least work that runs every part: shows that an experiment works; its figures mean nothing
+    /// The least work that runs every part: shows that an experiment works; its figures mean
+    /// nothing
     #[arg(long, hide = true)]
     pub tiny: bool,
 }
@@ -80,7 +85,8 @@ pub enum Experiment {
     Charge,
     /// Remote draining: any CPU empties every CPU's stock
     Drain,
-    /// Per-CPU memory that goes back to the system after groups are removed: depopulation and relocation
+    /// Per-CPU memory that goes back to the system after groups are removed: depopulation and
+    /// relocation
     Percpu,
     /// Statistics with a tree for each subsystem: a reader of one subsystem pays for no other
     Rstat,
@@ -90,7 +96,8 @@ pub enum Experiment {
     Limits,
     /// Servers: a global allocator that charges, tasks in groups, and charges that wait as futures
     Alloc,
-    /// All of the others, on a quiet machine: writes docs/figures.json, docs/figures.md and their charts
+    /// All of the others, on a quiet machine: writes docs/figures.json, docs/figures.md and their
+    /// charts
     Figures,
 }
 
@@ -125,7 +132,8 @@ impl Args {
         Ok(())
     }
 
-    /// The options that were given, as they are written on the command line; without `--json`, which changes no figure.
+    /// The options that were given, as they are written on the command line; without `--json`,
+    /// which changes no figure.
     pub(crate) fn options(&self) -> Vec<String> {
         let number = |flag: &str, value: Option<usize>| value.map(|value| format!("{flag} {value}"));
         let quick = self.quick.then(|| "--quick".to_owned());

@@ -7,7 +7,8 @@
 //!   for a fault:  cache misses 69.1 -> 35.6, instructions 20,641 -> 12,353
 //! ```
 //!
-//! - I1. After each variant its bytes are counted, and it did what its name says: without stock no charge was a hit.
+//! - I1. After each variant its bytes are counted, and it did what its name says: without stock no
+//!   charge was a hit.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -118,6 +119,7 @@ impl Spec {
                 let word = Arc::new(Word::default());
                 let own = Arc::clone(&word);
                 let work = in_turn(leaves, move |_| own.pair());
+                // ORDERING: Relaxed; the threads that changed the word were joined before.
                 let left = move |_| expect("bytes left in the word", word.0.load(Ordering::Relaxed), 0);
                 Ok(Built { work, check: Box::new(left) })
             }
@@ -297,7 +299,8 @@ struct Region {
 }
 
 impl Region {
-    /// Touches the next page and charges it. A full region is unmapped first, or its pages are given back.
+    /// Touches the next page and charges it. A full region is unmapped first, or its pages are
+    /// given back.
     fn touch_next(&mut self, unmap: bool, group: Option<&Group>) -> Result<()> {
         if self.touched == REGION {
             self.end(unmap)?;
@@ -325,8 +328,9 @@ impl Region {
     }
 }
 
-/// The seed's loop. The seed ran a process on each CPU. Threads share an address space and wait for its lock when they map
-/// or unmap, so a second loop keeps its mapping and only gives the pages back.
+/// The seed's loop. The seed ran a process on each CPU. Threads share an address space and wait for
+/// its lock when they map or unmap, so a second loop keeps its mapping and only gives the pages
+/// back.
 fn faults(lab: &mut Lab<'_>) -> Result<()> {
     let mut table = Table::new(
         format!("the seed's loop over 1 MiB, a charge of 4 KiB for each page touched, depth {DEPTH}"),

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 /// Why an experiment ended without a report.
 ///
-/// A figure that misses its goal is not an error: it is printed as missed. An error is a bad argument, a machine
-/// that refused something, or a **wrong result**: bytes that do not add up after a measurement.
+/// A figure that misses its goal is not an error: it is printed as missed. An error is a bad
+/// argument, a machine that refused something, or a **wrong result**: bytes that do not add up
+/// after a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,10 +34,12 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The engine refused to build the groups of an experiment; the text names the group and the reason.
+    /// The engine refused to build the groups of an experiment; the text names the group and the
+    /// reason.
     #[error("set up the groups: {0}")]
     Setup(String),
-    /// A measurement ended with bytes or counts that do not add up: the figures of the run are worthless.
+    /// A measurement ended with bytes or counts that do not add up: the figures of the run are
+    /// worthless.
     #[error("get a right result: {0}")]
     Wrong(String),
 }

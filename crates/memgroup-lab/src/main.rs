@@ -1,7 +1,8 @@
 //! The program `memgroup-lab`: `cargo run --release -p memgroup-lab -- charge --quick`.
 //!
-//! It ends with 0 when an experiment is done, also where a figure misses its goal; with 1 when something failed or a
-//! result was wrong; and with 2 when the command line or `MEMGROUP_SLOTS` is wrong.
+//! It ends with 0 when an experiment is done, also where a figure misses its goal; with 1 when
+//! something failed or a result was wrong; and with 2 when the command line or `MEMGROUP_SLOTS` is
+//! wrong.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

@@ -60,7 +60,8 @@ fn time<T>(clock: &Clock, mut future: Pin<&mut impl Future<Output = T>>, polls: 
     clock.ns((clock::now_ordered() - began) as f64) / polls as f64
 }
 
-/// Nanoseconds that a group adds to the poll of a future; the control is the bare future. Each poll must reach the future within.
+/// Nanoseconds that a group adds to the poll of a future; the control is the bare future. Each poll
+/// must reach the future within.
 fn polls(lab: &mut Lab<'_>) -> Result<()> {
     let off = Config::with_slots(lab.slots).scope_time(false).pressure(false);
     let settings = [
@@ -229,7 +230,8 @@ fn beside(lab: &mut Lab<'_>, count: usize, rounds: usize) -> Result<Beside> {
     Ok(Beside { bytes, operations })
 }
 
-/// Charges that wait as futures: their memory, and their operations beside many that wait. At the end nothing is charged.
+/// Charges that wait as futures: their memory, and their operations beside many that wait. At the
+/// end nothing is charged.
 fn waits(lab: &mut Lab<'_>) -> Result<()> {
     let mut table = Table::new(
         "charges that wait as futures: bytes each, and us of one operation",
@@ -292,7 +294,8 @@ struct Scene {
 impl Scene {
     /// The task's part.
     async fn wait(self: Arc<Self>, by: By) -> Result<()> {
-        // ORDERING: Release; pairs with the Acquire in `once`. It only makes the freeing thread begin to wait.
+        // ORDERING: Release; pairs with the Acquire in `once`. It only makes the freeing thread begin to
+        // wait.
         self.is_ready.store(true, Ordering::Release);
         match by {
             By::Charge => drop(self.group.charge(PAGE).await.or_wrong("a charge that room was made for")?),
@@ -340,8 +343,8 @@ fn once(runtime: &Runtime, scene: &Arc<Scene>, by: By, from: From) -> Result<u64
     Ok(woken - began)
 }
 
-/// From an uncharge to the task with the charge that waited for it, over tokio's `Notify`. The task has begun to wait before the
-/// time is noted, and goes on after it.
+/// From an uncharge to the task with the charge that waited for it, over tokio's `Notify`. The task
+/// has begun to wait before the time is noted, and goes on after it.
 fn wakes(lab: &mut Lab<'_>) -> Result<()> {
     let (hierarchy, parent) = limited_parent(Config::with_slots(lab.slots), PAGE)?;
     let reclaimer = ReclaimerThread::spawn(&hierarchy).map_err(Error::system("start a reclaimer"))?;

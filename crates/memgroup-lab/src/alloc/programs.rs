@@ -1,6 +1,7 @@
 //! Programs with a global allocator that charges, over the same programs with the bare allocator.
 //!
-//! A binary has one global allocator. So each is built by itself, from the example `programs` of `memgroup-alloc`, and run in turns:
+//! A binary has one global allocator. So each is built by itself, from the example `programs` of
+//! `memgroup-alloc`, and run in turns:
 //!
 //! ```text
 //!   round 1:  system bare │ mimalloc cap │ system ours │ ...      a process each; its figure is the median of its repetitions
@@ -16,8 +17,8 @@ use std::process::Command;
 use crate::harness::prelude::*;
 
 const INNER: [&str; 2] = ["system", "mimalloc"];
-/// The bare allocator is the control. `header` writes eight bytes before each block and counts nothing: the least cost of an allocator that knows
-/// a block's owner.
+/// The bare allocator is the control. `header` writes eight bytes before each block and counts
+/// nothing: the least cost of an allocator that knows a block's owner.
 const KINDS: [&str; 5] = ["bare", "cap", "tracking", "header", "ours"];
 /// A program, and the most that its slowdown may be with each inner allocator.
 const PROGRAMS: [(&str, [f64; 2]); 4] =
@@ -105,7 +106,8 @@ fn ensure_source(source: &Path) -> Result<()> {
     )))
 }
 
-/// The figures of all cases, a sample a round: those of one kind over the bare ones of the same round, and the bare ones.
+/// The figures of all cases, a sample a round: those of one kind over the bare ones of the same
+/// round, and the bare ones.
 struct Rounds(HashMap<(usize, usize), Vec<f64>>);
 
 impl Rounds {

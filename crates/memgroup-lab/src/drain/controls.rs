@@ -1,6 +1,7 @@
 //! The controls of the drain: the seed's own design, and the design that it replaced.
 //!
-//! **Spin locks** are the seed's design: a stock for each slot behind a lock, which any thread takes to drain it.
+//! **Spin locks** are the seed's design: a stock for each slot behind a lock, which any thread
+//! takes to drain it.
 //!
 //! ```text
 //!   consume, refill:  lock the thread's own slot ─▶ is it this group's? ─▶ change the bytes ─▶ unlock
@@ -9,8 +10,9 @@
 //!
 //! As in the kernel a slot holds bytes of one group, and a batch is 64 pages.
 //!
-//! **Owners** are what the seed replaced: each stock is returned by waking the thread that owns it, on its own CPU. The kernel did
-//! not wait for that work. A drain that is complete when it returns must, so both times are measured.
+//! **Owners** are what the seed replaced: each stock is returned by waking the thread that owns it,
+//! on its own CPU. The kernel did not wait for that work. A drain that is complete when it returns
+//! must, so both times are measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -141,7 +143,8 @@ impl SpinStocks {
     }
 }
 
-/// Shared by owners and drainer: the bytes of each slot, the counter, and the owners that are not done.
+/// Shared by owners and drainer: the bytes of each slot, the counter, and the owners that are not
+/// done.
 struct Shared {
     words: Vec<CachePadded<AtomicU64>>,
     usage: AtomicU64,
@@ -166,7 +169,8 @@ impl Owners {
         Ok(Owners { threads: (0..slots).map(start).collect::<Result<_>>()?, shared })
     }
 
-    /// Stocks every slot, wakes every owner and waits for the last; nanoseconds until all were called, and until all were done.
+    /// Stocks every slot, wakes every owner and waits for the last; nanoseconds until all were
+    /// called, and until all were done.
     pub(super) fn drain(&self, clock: Clock) -> Result<[f64; 2]> {
         let shared = &self.shared;
         // ORDERING: Relaxed, here and below: the call publishes all of it to the owners.
@@ -176,7 +180,8 @@ impl Owners {
         let begin = clock::now_ordered();
         self.threads.iter().for_each(Sleeper::call);
         let called = clock::now_ordered();
-        // ORDERING: Acquire; pairs with the AcqRel of each owner, so that its change of the counter is seen.
+        // ORDERING: Acquire; pairs with the AcqRel of each owner, so that its change of the counter is
+        // seen.
         while shared.outstanding.load(Ordering::Acquire) > 0 {
             std::thread::park();
         }
@@ -191,7 +196,8 @@ impl Shared {
         // ORDERING: Relaxed, both; `outstanding` publishes the changes.
         let bytes = self.words[slot].swap(0, Ordering::Relaxed);
         self.usage.fetch_sub(bytes, Ordering::Relaxed);
-        // ORDERING: AcqRel; Release pairs with the drainer's Acquire, and the chain of changes carries all owners.
+        // ORDERING: AcqRel; Release pairs with the drainer's Acquire, and the chain of changes carries all
+        // owners.
         if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
             drainer.unpark();
         }

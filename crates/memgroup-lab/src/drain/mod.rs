@@ -1,4 +1,5 @@
-//! Remote draining (seed 000): any thread empties every slot's stock itself, and no other thread is interrupted.
+//! Remote draining (seed 000): any thread empties every slot's stock itself, and no other thread is
+//! interrupted.
 //!
 //! The letter (2023, 128 CPUs in 8 NUMA nodes), before and after its patches:
 //!
@@ -10,7 +11,8 @@
 //!   a system call of mmap + munmap: 3,012 -> 2,991 cycles; with a write 5,750 -> 5,746
 //! ```
 //!
-//! - I1. The bytes that a drain returns are those that were stocked; afterwards no counter holds a byte.
+//! - I1. The bytes that a drain returns are those that were stocked; afterwards no counter holds a
+//!   byte.
 
 mod controls;
 
@@ -67,7 +69,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     lab.close()
 }
 
-/// A group with stock in each of its virtual slots, and the same on both controls that another CPU can fill.
+/// A group with stock in each of its virtual slots, and the same on both controls that another CPU
+/// can fill.
 struct Stocks {
     fixture: Fixture,
     slots: usize,
@@ -146,7 +149,8 @@ impl Stocks {
         }
     }
 
-    /// A drain took `taken` of `stocked` bytes; nothing is charged, so nothing is left at any level (I1).
+    /// A drain took `taken` of `stocked` bytes; nothing is charged, so nothing is left at any level
+    /// (I1).
     fn check(&self, stocked: u64, taken: u64) -> Result<()> {
         let path = self.group().path();
         ensure(taken == stocked, || format!("a drain of {path} took {taken} of {stocked} bytes"))?;
@@ -155,7 +159,8 @@ impl Stocks {
     }
 }
 
-/// One drain of all slots: the second worker fills them while the first spins, then the first drains them.
+/// One drain of all slots: the second worker fills them while the first spins, then the first
+/// drains them.
 fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
     let stocks = slot_counts.iter().map(|&slots| Stocks::new(slots)).collect::<Result<Vec<_>>>()?;
     let cases: Vec<_> =
@@ -164,12 +169,14 @@ fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
     let warm = Stocks::new(1)?;
     lab.in_turns(lab.effort.calls, cases.len(), |lab, at| {
         let (state, stocks) = cases[at];
-        // The bytes that were stocked, and one: 0 until then. The drainer spins meanwhile, after drains that warm the code.
+        // The bytes that were stocked, and one: 0 until then. The drainer spins meanwhile, after drains
+        // that warm the code.
         let ready = AtomicU64::new(0);
         let parts = lab.workers.try_run(2, |thread| {
             if thread == 1 {
                 let filled = stocks.fill(state);
-                // ORDERING: Release; pairs with the Acquire of the drainer, which sees the filled slots. Also after an error.
+                // ORDERING: Release; pairs with the Acquire of the drainer, which sees the filled slots. Also
+                // after an error.
                 ready.store(*filled.as_ref().unwrap_or(&0) + 1, Ordering::Release);
                 return filled.map(|_| (None, 0, 0));
             }
@@ -300,7 +307,8 @@ impl Victims {
                     Ok(())
                 };
                 let charged = charge();
-                // ORDERING: Release; pairs with the drainer's Acquire, though only its end depends on it. Also after an error.
+                // ORDERING: Release; pairs with the drainer's Acquire, though only its end depends on it.
+                // Also after an error.
                 charging.store(0, Ordering::Release);
                 (seen.ticks, seen.usage) = (clock::now() - begin, ThreadUsage::now().since(usage));
                 return charged.map(|()| seen);
@@ -476,7 +484,8 @@ const HALVES: [(u64, usize, &str, [&str; 2]); 2] = [
     (64, 1024, "an object of 64 bytes", ["consume_obj_stock", "refill_obj_stock"]),
 ];
 
-/// Consume and refill by themselves, in cycles, beside the seed's table; and one addition to a statistic.
+/// Consume and refill by themselves, in cycles, beside the seed's table; and one addition to a
+/// statistic.
 fn calls(lab: &mut Lab<'_>) -> Result<()> {
     let fixture = Fixture::chain(Config::with_slots(lab.slots), DEPTH, 1)?;
     let (leaf, spin) = (&fixture.leaves[0], SpinStocks::new(lab.slots));
@@ -558,7 +567,8 @@ fn halves<H>(
     Ok((consumes, refills))
 }
 
-/// The seed's loop of system calls on one CPU, with a charge for the page while it is mapped, beside drains by the other CPU.
+/// The seed's loop of system calls on one CPU, with a charge for the page while it is mapped,
+/// beside drains by the other CPU.
 fn mappings(lab: &mut Lab<'_>) -> Result<()> {
     let fixture = Fixture::chain(Config::with_slots(lab.slots), DEPTH, 1)?;
     let group = &fixture.leaves[0];
@@ -667,7 +677,8 @@ fn interrupts(lab: &mut Lab<'_>) -> Result<()> {
         let over = AtomicUsize::new(1);
         let parts = lab.workers.try_run(2, |thread| {
             if thread > 0 {
-                // ORDERING: Relaxed; a flag by itself. The other CPU must be busy, or it could not be interrupted.
+                // ORDERING: Relaxed; a flag by itself. The other CPU must be busy, or it could not be
+                // interrupted.
                 while over.load(Ordering::Relaxed) > 0 {
                     std::hint::spin_loop();
                 }

@@ -1,11 +1,14 @@
-//! Runs every experiment and writes the figures, the page and the charts that the documentation quotes.
+//! Runs every experiment and writes the figures, the page and the charts that the documentation
+//! quotes.
 //!
 //! ```text
 //!   quiet? ─▶ a process for each experiment ─▶ its JSON ─▶ figures.json, figures.md, figures/*.svg
 //! ```
 //!
-//! - I1. What comes from a machine that isn't quiet, or from `--quick`, is called noisy and stays under `target/figures`.
-//! - I2. Each figure has an id that is used once. It follows from the names in the experiment, so it lasts as long as they do.
+//! - I1. What comes from a machine that isn't quiet, or from `--quick`, is called noisy and stays
+//!   under `target/figures`.
+//! - I2. Each figure has an id that is used once. It follows from the names in the experiment, so
+//!   it lasts as long as they do.
 
 mod page;
 mod quiet;
@@ -23,7 +26,8 @@ use serde_json::Value;
 use crate::args::{Args, Experiment, word};
 use crate::harness::prelude::*;
 
-/// The experiments in the order of the page, each with its title and the seconds that it takes on two CPUs.
+/// The experiments in the order of the page, each with its title and the seconds that it takes on
+/// two CPUs.
 const EXPERIMENTS: [(Experiment, &str, u64); 7] = [
     (Experiment::Charge, "Charges: the stock (seed 004)", 60),
     (Experiment::Drain, "Draining the stocks of all CPUs (seed 000)", 90),

@@ -168,7 +168,8 @@ impl Bar<'_> {
     }
 }
 
-/// Horizontal bars on a scale of tens, because the longest are a hundred times as long as the shortest.
+/// Horizontal bars on a scale of tens, because the longest are a hundred times as long as the
+/// shortest.
 fn svg(title: &str, bars: &[Bar<'_>]) -> String {
     const LEFT: f64 = 530.0;
     const LONGEST: f64 = 260.0;

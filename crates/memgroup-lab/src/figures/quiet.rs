@@ -18,7 +18,8 @@ const WINDOW: Duration = Duration::from_millis(20);
 /// Minutes until the run begins all the same.
 const MINUTES: u32 = 60;
 
-/// Waits for a quiet machine, and says each minute what is wrong. Returns the last reason if an hour was not enough.
+/// Waits for a quiet machine, and says each minute what is wrong. Returns the last reason if an
+/// hour was not enough.
 pub(super) fn wait(out: &mut dyn Write) -> Result<Option<String>> {
     let (clock, workers) =
         (Clock::calibrate(Duration::from_millis(50)), Workers::start(os::allowed_cpus()?.len())?);

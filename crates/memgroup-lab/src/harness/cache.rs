@@ -1,6 +1,7 @@
 //! A cache of charged pages, as a shrinker.
 //!
-//! - I1. Each page of a cache holds a charge, so the caches' bytes are the groups' usage: counted after each run.
+//! - I1. Each page of a cache holds a charge, so the caches' bytes are the groups' usage: counted
+//!   after each run.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,7 +66,8 @@ impl Pages {
         }
     }
 
-    /// Gives pages back, at least `bytes` if there are; how many bytes. None while another thread has the cache.
+    /// Gives pages back, at least `bytes` if there are; how many bytes. None while another thread
+    /// has the cache.
     pub(crate) fn give_back(&self, bytes: u64) -> Option<u64> {
         let mut pages = self.0.try_lock().ok()?;
         let given = (bytes.div_ceil(PAGE) as usize).min(pages.len());

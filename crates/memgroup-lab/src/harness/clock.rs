@@ -1,7 +1,7 @@
 //! Time in ticks of the time-stamp counter where there is one, in nanoseconds elsewhere.
 //!
-//! The counter runs at one rate on all CPUs, and they agree on it (`constant_tsc`; hypervisors give their guests the same).
-//! The overlap rule of a window needs agreement within microseconds only.
+//! The counter runs at one rate on all CPUs, and they agree on it (`constant_tsc`; hypervisors give
+//! their guests the same). The overlap rule of a window needs agreement within microseconds only.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

@@ -18,7 +18,8 @@ pub(crate) enum Crowd {
     One,
     /// All threads charge the same leaves.
     SameGroup,
-    /// Each thread has leaves of its own below one parent, so that the threads meet in the parent and the root only.
+    /// Each thread has leaves of its own below one parent, so that the threads meet in the parent
+    /// and the root only.
     GroupEach,
 }
 
@@ -41,14 +42,16 @@ impl Crowd {
 
 /// A hierarchy with one parent of some leaves.
 pub(crate) struct Fixture {
-    /// The group that holds the leaves; the root when the leaves are its children or the root is the leaf.
+    /// The group that holds the leaves; the root when the leaves are its children or the root is
+    /// the leaf.
     pub(crate) parent: Group,
     pub(crate) leaves: Vec<Group>,
     pub(crate) hierarchy: Hierarchy,
 }
 
 impl Fixture {
-    /// A chain of `depth` counters that ends in `leaves` groups. Every level has a limit that is never reached, so each check is real.
+    /// A chain of `depth` counters that ends in `leaves` groups. Every level has a limit that is
+    /// never reached, so each check is real.
     ///
     /// # Panics
     /// When several leaves are asked for at depth 1: there is one root.
@@ -72,7 +75,8 @@ impl Fixture {
         Ok(Fixture { parent, leaves, hierarchy })
     }
 
-    /// Without stock no charge was a hit and nothing is prepaid; with it, some were hits. Returns the hits and misses of all leaves.
+    /// Without stock no charge was a hit and nothing is prepaid; with it, some were hits. Returns
+    /// the hits and misses of all leaves.
     pub(crate) fn check_stock(&self, stock: bool, name: &str) -> Result<(u64, u64)> {
         let (mut hits, mut misses, mut prepaid) = (0, 0, 0);
         for seen in self.leaves.iter().map(Group::stock) {
@@ -86,13 +90,15 @@ impl Fixture {
         Ok((hits, misses))
     }
 
-    /// Nothing is charged any more: every counter says so, with the stocks subtracted and with them drained.
+    /// Nothing is charged any more: every counter says so, with the stocks subtracted and with them
+    /// drained.
     pub(crate) fn check_empty(&self) -> Result<()> {
         check_empty(&self.hierarchy)
     }
 }
 
-/// Nothing is charged in any group of a hierarchy, with the stocks subtracted and with them drained.
+/// Nothing is charged in any group of a hierarchy, with the stocks subtracted and with them
+/// drained.
 pub(crate) fn check_empty(hierarchy: &Hierarchy) -> Result<()> {
     let groups = hierarchy.groups();
     groups.iter().try_for_each(|group| expect_bytes(group, "usage without stock", group.usage_exact(), 0))?;

@@ -17,7 +17,8 @@ use crate::harness::prelude::*;
 
 const ROOM: &str = "a charge that fills a group up to its limit";
 
-/// The groups of a row, and their limits. Every level without one here has a limit that is never reached.
+/// The groups of a row, and their limits. Every level without one here has a limit that is never
+/// reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Counters from a leaf to the root, both included.
@@ -35,7 +36,8 @@ impl Shape {
         Shape { levels: 4, leaves, leaf_max: FAR_BYTES, parent_max: FAR_BYTES, held: 0 }
     }
 
-    /// The limit and the parent of each level: the chain from the root, which is its own parent, then the leaves.
+    /// The limit and the parent of each level: the chain from the root, which is its own parent,
+    /// then the leaves.
     fn levels(self) -> impl Iterator<Item = (u64, usize)> {
         let chain = self.levels - 1;
         (0..chain + self.leaves).map(move |level| {
@@ -130,6 +132,8 @@ impl CasLevel {
     #[inline(always)]
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let more = |usage| Some(usage + bytes).filter(|&more| more <= self.max);
+        // ORDERING: Relaxed, in this block; the counter publishes no other memory, and the update is
+        // atomic, so the limit holds. `usage` is read after the threads were joined.
         self.usage.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
@@ -151,7 +155,8 @@ impl CasTree {
         Ok(tree)
     }
 
-    /// Gives bytes back from a leaf up to the level `top`; up to and with the root if there is none.
+    /// Gives bytes back from a leaf up to the level `top`; up to and with the root if there is
+    /// none.
     #[inline(always)]
     fn give(&self, leaf: usize, top: Option<usize>, bytes: u64) {
         let mut at = self.first_leaf + leaf;

@@ -28,7 +28,8 @@ pub(crate) struct Machine {
     /// One way of a cache line from one CPU to another; none with one CPU.
     pub(crate) line_transfer_ns: Option<f64>,
     pub(crate) threads_pinned: bool,
-    /// How sections of grace periods are entered: by a store, or by a swap, as where CPUs are isolated.
+    /// How sections of grace periods are entered: by a store, or by a swap, as where CPUs are
+    /// isolated.
     pub(crate) sections: String,
 }
 

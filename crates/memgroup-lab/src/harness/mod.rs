@@ -1,4 +1,5 @@
-//! The harness that all experiments share: pinned threads, short interleaved windows, summaries, tables, goals, JSON.
+//! The harness that all experiments share: pinned threads, short interleaved windows, summaries,
+//! tables, goals, JSON.
 
 pub(crate) mod cache;
 pub(crate) mod clock;
@@ -75,7 +76,8 @@ pub(crate) struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    /// Starts the workers, looks at the machine and prints the heading of the report. The slots are the machine's, or so many virtual ones.
+    /// Starts the workers, looks at the machine and prints the heading of the report. The slots are
+    /// the machine's, or so many virtual ones.
     pub(crate) fn open(
         args: &'a Args,
         seed: Option<Seed>,
@@ -178,9 +180,11 @@ impl<'a> Lab<'a> {
         window::interleave(&self.workers, &self.clock, plan, variants, &mut self.random)
     }
 
-    /// Measures each named work on one thread and on `threads`, and adds a row with both figures and their ratio to the table.
+    /// Measures each named work on one thread and on `threads`, and adds a row with both figures
+    /// and their ratio to the table.
     ///
-    /// The figures are recorded as `metric` of the variant of that name, with the number of threads beside `params`.
+    /// The figures are recorded as `metric` of the variant of that name, with the number of threads
+    /// beside `params`.
     pub(crate) fn compare(
         &mut self,
         table: &mut Table,
@@ -247,7 +251,8 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Why the slots are not the kernel's ids of running threads, which are the fewest; none where they are.
+/// Why the slots are not the kernel's ids of running threads, which are the fewest; none where they
+/// are.
 fn slots_note(slots: SlotSource, chosen: &SlotReport, asked: Option<usize>) -> Option<String> {
     const BEST: &str = "mm_cid";
     match asked {

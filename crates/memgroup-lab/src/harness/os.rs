@@ -1,6 +1,8 @@
-//! Everything the lab asks of the CPU and the kernel directly: ticks, pinning, switch counts, mappings.
+//! Everything the lab asks of the CPU and the kernel directly: ticks, pinning, switch counts,
+//! mappings.
 //!
-//! Unsafe code of the lab is in this file, `trace.rs`, `sqlite.rs` and `workers.rs`; each function is safe to call.
+//! Unsafe code of the lab is in this file, `trace.rs`, `sqlite.rs` and `workers.rs`; each function
+//! is safe to call.
 //!
 //! - I1. A [`Mapping`] owns exactly the pages it mapped, and unmaps them once.
 
@@ -28,7 +30,8 @@ pub(crate) fn ticks() -> Option<u64> {
     Some(unsafe { core::arch::x86_64::_rdtsc() })
 }
 
-/// Time-stamp counter, read only once everything before it is done, and before anything after it starts.
+/// Time-stamp counter, read only once everything before it is done, and before anything after it
+/// starts.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn ticks_ordered() -> Option<u64> {
@@ -113,7 +116,8 @@ pub(crate) fn resident_bytes() -> Result<u64> {
     Ok(pages * page_bytes() as u64)
 }
 
-/// Bytes of the heap that are in use, with the allocator's own overhead; none where it cannot be asked.
+/// Bytes of the heap that are in use, with the allocator's own overhead; none where it cannot be
+/// asked.
 pub(crate) fn heap_bytes() -> Option<u64> {
     #[cfg(target_env = "gnu")]
     {

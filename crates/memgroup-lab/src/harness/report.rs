@@ -1,4 +1,5 @@
-//! A report: the seed's figures, if there is one, the machine, rows and checks. The tables on the terminal and the JSON come from it.
+//! A report: the seed's figures, if there is one, the machine, rows and checks. The tables on the
+//! terminal and the JSON come from it.
 
 use std::fs;
 use std::path::Path;
@@ -94,7 +95,8 @@ fn goal(relation: &str, value: f64, unit: &str) -> String {
     format!("{relation} {value} {unit}").trim_end().to_owned()
 }
 
-/// Adds rows that share a variant and its settings. Each method adds one figure and returns it as the cell of a table.
+/// Adds rows that share a variant and its settings. Each method adds one figure and returns it as
+/// the cell of a table.
 pub(crate) struct Record<'r> {
     pub(crate) rows: &'r mut Vec<Row>,
     /// Where the machine counts cycles.

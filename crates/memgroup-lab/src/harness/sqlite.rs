@@ -1,9 +1,13 @@
-//! SQLite in an experiment: a database in a file, with a page cache that would like to hold all of it.
+//! SQLite in an experiment: a database in a file, with a page cache that would like to hold all of
+//! it.
 //!
-//! - I1. Each row's value and text follow from its number, and each update is counted here, so every right answer is known.
-//! - I2. SQLite serves one hierarchy in a process, so the groups of all experiments with SQLite are in one.
+//! - I1. Each row's value and text follow from its number, and each update is counted here, so
+//!   every right answer is known.
+//! - I2. SQLite serves one hierarchy in a process, so the groups of all experiments with SQLite are
+//!   in one.
 //!
-//! All experiments but `rstat` use SQLite through this file. `rstat` uses it in child processes that do nothing else.
+//! All experiments but `rstat` use SQLite through this file. `rstat` uses it in child processes
+//! that do nothing else.
 
 #![allow(unsafe_code)]
 
@@ -39,7 +43,8 @@ impl Sqlite {
             return Ok(Sqlite { hierarchy: installed.hierarchy().clone(), _turn });
         }
         let hierarchy = fixture::hierarchy(Config::with_slots(slots))?;
-        // SAFETY: SQLite is used through `Sqlite::take` only, and no other call of it goes on while this one holds the lock.
+        // SAFETY: SQLite is used through `Sqlite::take` only, and no other call of it goes on while this
+        // one holds the lock.
         unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) }.set_up("SQLite")?;
         Ok(Sqlite { hierarchy, _turn })
     }
@@ -60,7 +65,8 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Makes a database of so many rows, and opens it with a cache of `cached_pages`, or for all its pages.
+    /// Makes a database of so many rows, and opens it with a cache of `cached_pages`, or for all
+    /// its pages.
     pub(crate) fn open(group: &Group, file: &Path, rows: i64, cached_pages: Option<u64>) -> Result<Tenant> {
         fill(file, rows).set_up(file.display())?;
         let connection = TenantConnection::open(group, file).or_wrong(STATEMENT)?;
@@ -130,7 +136,8 @@ impl Tenant {
     }
 }
 
-/// Makes a table of so many rows, a page each. It is charged to no group: a transaction of that size exceeds the limits.
+/// Makes a table of so many rows, a page each. It is charged to no group: a transaction of that
+/// size exceeds the limits.
 fn fill(file: &Path, rows: i64) -> rusqlite::Result<()> {
     Connection::open(file)?.execute_batch(&format!(
         "PRAGMA page_size = 4096; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;

@@ -1,4 +1,5 @@
-//! The arithmetic of a report: median, smallest, ninetieth percentile, quantiles of calls, ratios and shares.
+//! The arithmetic of a report: median, smallest, ninetieth percentile, quantiles of calls, ratios
+//! and shares.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -28,7 +29,8 @@ impl Summary {
         Some(Summary { median, min, p90, count })
     }
 
-    /// Standard error of the median, with the upper tenth for the spread: a disturbed window is longer, never shorter.
+    /// Standard error of the median, with the upper tenth for the spread: a disturbed window is
+    /// longer, never shorter.
     pub(crate) fn median_error(self) -> f64 {
         const P90_IN_DEVIATIONS: f64 = 1.2816;
         const MEDIAN_OVER_MEAN: f64 = 1.2533;
@@ -59,7 +61,8 @@ pub(crate) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     }
 }
 
-/// The middle, the ninety-ninth percentile, those of the thousandths and ten thousandths, and the largest of timed calls.
+/// The middle, the ninety-ninth percentile, those of the thousandths and ten thousandths, and the
+/// largest of timed calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Quantiles {
     pub(crate) p50: f64,
@@ -88,8 +91,8 @@ impl Quantiles {
 
 /// Timed calls of one case, in blocks that take turns with those of other cases.
 ///
-/// A quantile is taken in each block, then the median over the blocks, so that one disturbed block does not show; the largest call is that
-/// of all blocks.
+/// A quantile is taken in each block, then the median over the blocks, so that one disturbed block
+/// does not show; the largest call is that of all blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Vec<Quantiles>);
 
@@ -138,8 +141,9 @@ impl Samples {
     }
 }
 
-/// The share of a cost that a mechanism removes, with its standard error: 1 when all of it goes. All three medians have errors, so there is
-/// none where the cost is within three standard errors of its difference, or the share's own error is above a sixth.
+/// The share of a cost that a mechanism removes, with its standard error: 1 when all of it goes.
+/// All three medians have errors, so there is none where the cost is within three standard errors
+/// of its difference, or the share's own error is above a sixth.
 ///
 /// The medians are those without the cost, without the mechanism, and with it.
 pub(crate) fn share_removed(medians: [Summary; 3]) -> Option<(f64, f64)> {

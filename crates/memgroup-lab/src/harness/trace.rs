@@ -1,11 +1,12 @@
 //! Catches the system calls of a piece of code, without privileges and without a second process.
 //!
-//! Linux can be told to turn every system call of one thread into the signal SIGSYS, as long as a byte of that
-//! thread says so (syscall user dispatch). The byte is set just before the code and cleared just after it. The
-//! signal handler notes the call, makes it fail with ENOSYS and clears the byte. So the *first* call is seen, which
-//! is enough for a claim of "none".
+//! Linux can be told to turn every system call of one thread into the signal SIGSYS, as long as a
+//! byte of that thread says so (syscall user dispatch). The byte is set just before the code and
+//! cleared just after it. The signal handler notes the call, makes it fail with ENOSYS and clears
+//! the byte. So the *first* call is seen, which is enough for a claim of "none".
 //!
-//! - I1. The byte is a thread-local that outlives the dispatch: dispatch is switched off before `first_call` returns.
+//! - I1. The byte is a thread-local that outlives the dispatch: dispatch is switched off before
+//!   `first_call` returns.
 //! - I2. The handler touches only this thread's locals and its own arguments.
 
 #![allow(unsafe_code)]
@@ -50,7 +51,8 @@ mod here {
     /// One tracer at a time: the signal's handler belongs to the whole process.
     static TRACER: Mutex<()> = Mutex::new(());
 
-    /// Runs `code` and says whether it made a system call. The first call it makes fails with ENOSYS.
+    /// Runs `code` and says whether it made a system call. The first call it makes fails with
+    /// ENOSYS.
     pub(crate) fn first_call(code: impl FnOnce()) -> Result<Traced> {
         let _tracer = lock(&TRACER);
         // SAFETY: a sigaction is integers and an optional function, for which all-zero bytes are a value.
@@ -92,7 +94,8 @@ mod here {
     }
 
     fn bracket(code: impl FnOnce()) {
-        // ORDERING: Relaxed, and compiler fences: the other side is the kernel and a handler on this thread.
+        // ORDERING: Relaxed, and compiler fences: the other side is the kernel and a handler on this
+        // thread.
         FIRST.with(|first| first.store(NO_CALL, Ordering::Relaxed));
         SELECTOR.with(|selector| {
             compiler_fence(Ordering::SeqCst);
@@ -109,7 +112,8 @@ mod here {
         let mode: libc::c_ulong = on.into();
         let selector: *mut u8 = if on { SELECTOR.with(AtomicU8::as_ptr) } else { std::ptr::null_mut() };
         let none: libc::c_ulong = 0;
-        // SAFETY: the selector is a byte of this thread that outlives the dispatch (I1); no range is exempt.
+        // SAFETY: the selector is a byte of this thread that outlives the dispatch (I1); no range is
+        // exempt.
         match unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, mode, none, none, selector) } {
             0 => Ok(()),
             _ => Err(system("switch syscall user dispatch")),

@@ -5,9 +5,10 @@
 //!
 //! A machine that is slower for a while is slower for all variants, so their ratios hold.
 //!
-//! - I1. A window counts only if the kernel took no thread of it off its CPU, and only if the threads' windows
-//!   overlap by more than 95 %.
-//! - I2. A variant is measured until it has its number of counted windows, or three times as many have been tried.
+//! - I1. A window counts only if the kernel took no thread of it off its CPU, and only if the
+//!   threads' windows overlap by more than 95 %.
+//! - I2. A variant is measured until it has its number of counted windows, or three times as many
+//!   have been tried.
 
 use super::prelude::*;
 use super::workers::Start;
@@ -16,14 +17,15 @@ const OVERLAP_LEAST: f64 = 0.95;
 const TRIES_PER_ROUND: usize = 3;
 /// Windows before the first that may count.
 const WARM_UPS: usize = 3;
-/// A batch is long enough to hide the two clock readings around it, short enough to end windows together.
+/// A batch is long enough to hide the two clock readings around it, short enough to end windows
+/// together.
 const BATCH_NS: f64 = 10_000.0;
 const BATCH_OPS_MAX: u64 = 4096;
 
 /// The operations that a window repeats.
 ///
-/// Called with the worker's number, this worker's own cursor (0 at the start of a window) and a count, it does about
-/// that many operations and returns how many it did.
+/// Called with the worker's number, this worker's own cursor (0 at the start of a window) and a
+/// count, it does about that many operations and returns how many it did.
 pub(crate) type Work<'w> = dyn Fn(usize, &mut usize, u64) -> Result<u64> + Sync + 'w;
 
 /// Work that repeats one operation, the same on every worker.
@@ -82,7 +84,8 @@ struct Part {
     undisturbed: bool,
 }
 
-/// Measures all variants, interleaved. A variant's own warm-up windows come first and count for nothing.
+/// Measures all variants, interleaved. A variant's own warm-up windows come first and count for
+/// nothing.
 pub(crate) fn interleave(
     workers: &Workers,
     clock: &Clock,
@@ -115,7 +118,8 @@ pub(crate) fn interleave(
 
 /// Warms the caches and sizes the variant's batches; returns their size and the operations done.
 ///
-/// The fastest of some windows sizes them. After a disturbed one, batches would be so small that the clock readings show.
+/// The fastest of some windows sizes them. After a disturbed one, batches would be so small that
+/// the clock readings show.
 fn warm_up(workers: &Workers, clock: &Clock, plan: Plan, variant: &Variant<'_>) -> Result<(u64, u64)> {
     let (mut fastest_ns, mut ops) = (f64::INFINITY, 0);
     for _ in 0..WARM_UPS {
@@ -181,7 +185,8 @@ fn overlap(parts: &[Part]) -> f64 {
     common as f64 / (ends.max().unwrap_or(0) - begins.min().unwrap_or(0)).max(1) as f64
 }
 
-/// Notes how many windows are behind the figures of a table, of how many tried, and why some figures have none.
+/// Notes how many windows are behind the figures of a table, of how many tried, and why some
+/// figures have none.
 pub(crate) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<Item = &'m Measured>) {
     let measured: Vec<&Measured> = measured.into_iter().collect();
     let range = |of: fn(&Measured) -> usize| {
@@ -201,7 +206,8 @@ pub(crate) fn note_windows<'m>(table: &mut Table, measured: impl IntoIterator<It
     }
 }
 
-/// A small generator for the order of the windows, seeded so that a run can be repeated: SplitMix64.
+/// A small generator for the order of the windows, seeded so that a run can be repeated:
+/// SplitMix64.
 pub(crate) struct Random(u64);
 
 impl Random {

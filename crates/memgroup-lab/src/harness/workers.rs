@@ -3,10 +3,13 @@
 //!   caller ── run(2, job) ──▶ worker 0 on CPU 0 ──┐
 //!                       └───▶ worker 1 on CPU 1 ──┴──▶ [result of 0, result of 1]
 //!
-//! - I1. Worker i stays on one CPU: the i-th that the process may use, counted modulo the number of CPUs.
+//! - I1. Worker i stays on one CPU: the i-th that the process may use, counted modulo the number of
+//!   CPUs.
 //! - I2. Between two runs every worker sleeps, so a run on one worker leaves the other CPUs idle.
-//! - I3. `run` returns only after each worker has dropped its job, so a job may borrow from the caller.
-//! - I4. One run at a time: `Workers` is not `Sync`, so neither a job nor another thread can begin a second one.
+//! - I3. `run` returns only after each worker has dropped its job, so a job may borrow from the
+//!   caller.
+//! - I4. One run at a time: `Workers` is not `Sync`, so neither a job nor another thread can begin
+//!   a second one.
 
 #![allow(unsafe_code)]
 
@@ -37,7 +40,8 @@ struct Worker {
 }
 
 impl Workers {
-    /// Starts `threads` threads and pins each. A thread that cannot be pinned runs anywhere, and `unpinned` says so.
+    /// Starts `threads` threads and pins each. A thread that cannot be pinned runs anywhere, and
+    /// `unpinned` says so.
     pub(crate) fn start(threads: usize) -> Result<Workers> {
         let cpus = os::allowed_cpus()?;
         let mut workers = Vec::with_capacity(threads);
@@ -64,7 +68,8 @@ impl Workers {
         self.workers.len()
     }
 
-    /// Runs `job(i)` on workers 0 to `active` - 1 at the same time, and returns their results in order.
+    /// Runs `job(i)` on workers 0 to `active` - 1 at the same time, and returns their results in
+    /// order.
     ///
     /// # Panics
     /// When a job panicked, or when `active` exceeds the number of workers.
@@ -74,8 +79,9 @@ impl Workers {
         for (index, (worker, result)) in workers.iter().zip(&results).enumerate() {
             let job = &job;
             let order: Job<'_> = Box::new(move || *lock(result) = Some(job(index)));
-            // SAFETY: the job borrows from this call. A worker says that it is done after it has dropped the job, and the loop
-            // below waits for that of every worker before this function returns or panics (I3).
+            // SAFETY: the job borrows from this call. A worker says that it is done after it has dropped the
+            // job, and the loop below waits for that of every worker before this function returns
+            // or panics (I3).
             let order = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(order) };
             // A worker receives until its sender is dropped, so this cannot fail while `self` lives.
             let _ = worker.jobs.as_ref().map(|jobs| jobs.send(order));
@@ -86,8 +92,8 @@ impl Workers {
         taken.map(|result| result.expect("a job that is done has its result")).collect()
     }
 
-    /// Runs `job(i, moment)` on `active` workers, which start together at a moment `lead_ticks` after the last of them is there, and returns the
-    /// first error or all results.
+    /// Runs `job(i, moment)` on `active` workers, which start together at a moment `lead_ticks`
+    /// after the last of them is there, and returns the first error or all results.
     pub(crate) fn run_together<R: Send>(
         &self,
         active: usize,
@@ -152,12 +158,14 @@ impl Start {
         Start { expected, arrived: AtomicUsize::new(0), at_ticks: AtomicU64::new(0) }
     }
 
-    /// Waits for all threads, then for the moment that the last one sets, `lead_ticks` ahead; returns that moment.
+    /// Waits for all threads, then for the moment that the last one sets, `lead_ticks` ahead;
+    /// returns that moment.
     pub(crate) fn wait(&self, lead_ticks: u64) -> u64 {
-        // ORDERING: AcqRel; publishes each thread's preparations to all. Weaker, a thread could start on state that
-        // another has not finished writing.
+        // ORDERING: AcqRel; publishes each thread's preparations to all. Weaker, a thread could start on
+        // state that another has not finished writing.
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.expected {
-            // ORDERING: Release; pairs with the Acquire below and hands on the preparations that were published above.
+            // ORDERING: Release; pairs with the Acquire below and hands on the preparations that were
+            // published above.
             self.at_ticks.store(clock::now() + lead_ticks, Ordering::Release);
         }
         let at = spin_until(|| {
@@ -172,7 +180,8 @@ impl Start {
     }
 }
 
-/// Spins until `ready` returns a value; yields the CPU now and then, for machines with fewer CPUs than threads.
+/// Spins until `ready` returns a value; yields the CPU now and then, for machines with fewer CPUs
+/// than threads.
 pub(crate) fn spin_until<T>(ready: impl Fn() -> Option<T>) -> T {
     let mut spins = 0_u32;
     loop {
@@ -187,7 +196,8 @@ pub(crate) fn spin_until<T>(ready: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// A pinned thread that sleeps until it is called, works, and sleeps again; it ends on drop. A call during the work makes it work once more.
+/// A pinned thread that sleeps until it is called, works, and sleeps again; it ends on drop. A call
+/// during the work makes it work once more.
 pub(crate) struct Sleeper {
     calls: Arc<Calls>,
     thread: Option<JoinHandle<()>>,
@@ -202,7 +212,8 @@ struct Calls {
 }
 
 impl Sleeper {
-    /// Starts the thread on a CPU, counted modulo those that the process may use. One that cannot be pinned runs anywhere.
+    /// Starts the thread on a CPU, counted modulo those that the process may use. One that cannot
+    /// be pinned runs anywhere.
     pub(crate) fn start(name: &str, cpu: usize, work: impl Fn() + Send + 'static) -> Result<Sleeper> {
         let cpus = os::allowed_cpus()?;
         let (cpu, calls) = (cpus[cpu % cpus.len()], Arc::<Calls>::default());
@@ -216,7 +227,8 @@ impl Sleeper {
 
     /// Wakes the thread.
     pub(crate) fn call(&self) {
-        // ORDERING: Release; pairs with the Acquire of the thread, which sees the caller's stores before this.
+        // ORDERING: Release; pairs with the Acquire of the thread, which sees the caller's stores before
+        // this.
         self.calls.made.fetch_add(1, Ordering::Release);
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
@@ -237,7 +249,8 @@ impl Calls {
     fn answer(&self, work: impl Fn()) {
         // ORDERING: Acquire; pairs with the Release in `drop`.
         while !self.closing.load(Ordering::Acquire) {
-            // ORDERING: Acquire; pairs with the Release of a call. Relaxed: only this thread writes `answered`.
+            // ORDERING: Acquire; pairs with the Release of a call. Relaxed: only this thread writes
+            // `answered`.
             let (made, answered) = (self.made.load(Ordering::Acquire), self.answered.load(Ordering::Relaxed));
             if made == answered {
                 std::thread::park();

@@ -1,7 +1,8 @@
 //! Charges that are exact, refused, above a limit, or scattered over many groups.
 //!
 //! - I1. Both sides of a row run the same loop, compiled for each, in windows that take turns.
-//! - I2. A loop counts on its outcome: a pair that is refused, or a refusal that is not, is a wrong result.
+//! - I2. A loop counts on its outcome: a pair that is refused, or a refusal that is not, is a wrong
+//!   result.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,8 @@ use crate::harness::prelude::*;
 const HELD: u64 = 64 * MIB;
 const ENGINE: &str = "memgroup";
 const CAS: &str = "CAS tree (control)";
-/// Hierarchies of each side where a few percent count: where a hierarchy's lines lie in the caches is chance.
+/// Hierarchies of each side where a few percent count: where a hierarchy's lines lie in the caches
+/// is chance.
 const COPIES: usize = 4;
 
 /// One side of a row: its loop, and the check of its account at the end.
@@ -58,7 +60,8 @@ impl Side {
         })
     }
 
-    /// Inserts of a page into a cache that fills leaf 0: each is refused, frees the oldest page, and asks again.
+    /// Inserts of a page into a cache that fills leaf 0: each is refused, frees the oldest page,
+    /// and asks again.
     fn evictions<L: Ledger>(name: &'static str, ledger: L) -> Result<Side> {
         let filled: VecDeque<_> = std::iter::from_fn(|| ledger.charge(0, PAGE)).collect();
         expect("pages that fit into 1 MiB", filled.len() as u64, MIB / PAGE)?;
@@ -80,7 +83,8 @@ impl Side {
         Ok(Side { name, work: Box::new(work), end: Box::new(end) })
     }
 
-    /// Pairs in leaves drawn at random; their number is a power of two. Each was charged once before.
+    /// Pairs in leaves drawn at random; their number is a power of two. Each was charged once
+    /// before.
     fn scattered<L: Ledger>(name: &'static str, ledger: L, leaves: usize) -> Side {
         let once = |leaf| ledger.charge(leaf, PAGE).into_iter().for_each(|held| ledger.free(held));
         (0..leaves).for_each(once);
@@ -131,7 +135,8 @@ impl Side {
     }
 }
 
-/// A row: its name, its threads, the copies of each side, and the most that the first may take over the second.
+/// A row: its name, its threads, the copies of each side, and the most that the first may take over
+/// the second.
 #[derive(Clone, Copy)]
 struct Row<'n> {
     name: &'n str,

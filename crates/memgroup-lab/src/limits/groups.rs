@@ -133,7 +133,8 @@ fn timed_removal(watch: Stopwatch, group: &Group) -> Result<f64> {
     Ok(if usage.is_undisturbed() { ns } else { ns.min(cpu_ns) })
 }
 
-/// Prints the resident bytes of each stage. It runs in a process that has done nothing else, so no memory is used again.
+/// Prints the resident bytes of each stage. It runs in a process that has done nothing else, so no
+/// memory is used again.
 pub(super) fn memory_of(groups: usize, out: &mut dyn Write) -> Result<()> {
     let mut handles: Vec<Group> = Vec::with_capacity(groups);
     let start = resident_bytes()?;

@@ -1,7 +1,9 @@
-//! Costs away from the best case: exact charges, full limits, refusals, many groups, groups that come and go.
+//! Costs away from the best case: exact charges, full limits, refusals, many groups, groups that
+//! come and go.
 //!
-//! Each figure stands beside a control. Where it is "CAS tree", that is the least that a program could write by hand:
-//! one compare-and-swap a level up under the limit and one subtraction a level to free, each level on its own line.
+//! Each figure stands beside a control. Where it is "CAS tree", that is the least that a program
+//! could write by hand: one compare-and-swap a level up under the limit and one subtraction a level
+//! to free, each level on its own line.
 
 mod charges;
 mod groups;

@@ -1,6 +1,8 @@
-//! A full parent above prepaid bytes, and an innocent's pairs beside an attacker or a waiter at the same parent.
+//! A full parent above prepaid bytes, and an innocent's pairs beside an attacker or a waiter at the
+//! same parent.
 //!
-//! - I1. A charge that fits only when every stock gives its bytes back is made; one that never fits is refused.
+//! - I1. A charge that fits only when every stock gives its bytes back is made; one that never fits
+//!   is refused.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +44,8 @@ impl Stocks {
         (self.fixture.leaves.len() - 1) * self.slots
     }
 
-    /// Has every stock hold something. A level that was drained for a charge opens no stock for the next charges.
+    /// Has every stock hold something. A level that was drained for a charge opens no stock for the
+    /// next charges.
     fn fill(&self) -> Result<()> {
         let (parent, least) = (&self.fixture.parent, self.number() as u64 * PAGE);
         for _ in 0..100 {
@@ -59,7 +62,8 @@ impl Stocks {
         Err(Error::Wrong(format!("{} stocks were filled and hold less than {least} bytes", self.number())))
     }
 
-    /// Times a charge that fits when all stocks are drained, a refusal above full stocks, and one above empty ones.
+    /// Times a charge that fits when all stocks are drained, a refusal above full stocks, and one
+    /// above empty ones.
     fn sample(&self, watch: Stopwatch, times: &mut Samples) -> Result<()> {
         let leaf = &self.fixture.leaves[0];
         self.fill()?;

@@ -1,7 +1,8 @@
-//! What records that can move cost: making and removing a group among many, and what a charging thread pays while another one has
-//! memory moved and given back.
+//! What records that can move cost: making and removing a group among many, and what a charging
+//! thread pays while another one has memory moved and given back.
 //!
-//! - I1. The sums are the additions and nothing is left charged, otherwise the run ends with an error.
+//! - I1. The sums are the additions and nothing is left charged, otherwise the run ends with an
+//!   error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +15,8 @@ use crate::harness::prelude::*;
 /// The statistic that is added to.
 const STATISTIC: usize = 100;
 
-/// Makes a group and removes another one, drawn from the script's groups, all of which were used on every slot.
+/// Makes a group and removes another one, drawn from the script's groups, all of which were used on
+/// every slot.
 pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
     let there = count(script.groups() as u64);
     let title = format!("making a group and removing another one of {there}: us");
@@ -99,8 +101,8 @@ const GO: usize = 90;
 /// Pairs and additions that are timed together.
 const BATCH: u64 = 64;
 
-/// A thread charges and adds to one group, while groups of the same hierarchy come and go on another CPU and maintenance moves records and
-/// gives pages back: the charged group's among them.
+/// A thread charges and adds to one group, while groups of the same hierarchy come and go on
+/// another CPU and maintenance moves records and gives pages back: the charged group's among them.
 pub(super) fn beside_maintenance(lab: &mut Lab<'_>, plan: Plan) -> Result<()> {
     let (blocks, cycles) = lab.pick((1, 2), (5, 20), (15, 40));
     let mut found = BESIDE.map(|_| (Blocks::default(), Vec::new(), 0.0));

@@ -1,11 +1,14 @@
-//! The groups of the script: how they are made, used, compared and removed, and how their memory is maintained.
+//! The groups of the script: how they are made, used, compared and removed, and how their memory is
+//! maintained.
 //!
-//! A group's records are its stock word and the statistics that the script registers, with a copy on each slot. Each kind of record
-//! has an arena of its own.
+//! A group's records are its stock word and the statistics that the script registers, with a copy
+//! on each slot. Each kind of record has an arena of its own.
 //!
-//! - I1. A group that is used has a number, and adds amounts to some of its statistics on every slot that follow from the number, the
-//!   slot and the statistic. So a sum that was lost, counted twice or mixed up with another's is noticed.
-//! - I2. The statistics that are added to lie less than a page of any size apart, so every page of a record is written.
+//! - I1. A group that is used has a number, and adds amounts to some of its statistics on every
+//!   slot that follow from the number, the slot and the statistic. So a sum that was lost, counted
+//!   twice or mixed up with another's is noticed.
+//! - I2. The statistics that are added to lie less than a page of any size apart, so every page of
+//!   a record is written.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -18,8 +21,9 @@ use memgroup_percpu::{SlotSource, pin_virtual};
 
 use crate::harness::prelude::*;
 
-/// Statistics that are registered: 2,704 bytes on each slot with the stock word. The letter names no size. Its 11,000 groups took 474 MB,
-/// which is 2,700 bytes on each CPU if its machine had 16, as we infer.
+/// Statistics that are registered: 2,704 bytes on each slot with the stock word. The letter names
+/// no size. Its 11,000 groups took 474 MB, which is 2,700 bytes on each CPU if its machine had 16,
+/// as we infer.
 const STATISTICS: usize = 337;
 /// The distance of the statistics that are added to (I2).
 const STATISTIC_STEP: usize = 56;
@@ -30,7 +34,8 @@ const HELD_BYTES: u64 = 4096;
 const SPARE_GROUPS: usize = 1024;
 /// How long a group must be unused to be folded, in the mode that folds groups.
 const IDLE: Duration = Duration::from_secs(1);
-/// The most passes of one round of maintenance. A round ends earlier, with the first pass that finds nothing.
+/// The most passes of one round of maintenance. A round ends earlier, with the first pass that
+/// finds nothing.
 const PASSES_MAX: u64 = 1000;
 /// The most rounds, in the mode in which one can make work for the next.
 const ROUNDS_MAX: u32 = 10;
@@ -83,8 +88,8 @@ impl Plan {
     /// Bytes of a used group's records on one slot.
     pub(super) const RECORD_BYTES: u64 = WORD_BYTES * (1 + STATISTICS) as u64;
 
-    /// Bytes of the records of so many groups on all slots, with the stock words of the root and the parent, to which no thread
-    /// charges or adds.
+    /// Bytes of the records of so many groups on all slots, with the stock words of the root and
+    /// the parent, to which no thread charges or adds.
     pub(super) fn needed_bytes(self, members: usize) -> u64 {
         (members as u64 * Plan::RECORD_BYTES + 2 * WORD_BYTES) * self.slots.slots() as u64
     }
@@ -149,7 +154,8 @@ impl Groups {
         Ok(member)
     }
 
-    /// Bytes that the flushed values and base words of all groups take at most, beside the slots, whatever their number.
+    /// Bytes that the flushed values and base words of all groups take at most, beside the slots,
+    /// whatever their number.
     pub(super) fn beside_bytes(&self) -> u64 {
         let builtin = [self.hierarchy.memory(), self.hierarchy.cpu(), self.hierarchy.io()];
         let all = builtin.iter().chain([&self.statistics]).map(Statistics::footprint);
@@ -158,8 +164,8 @@ impl Groups {
 
     /// Maintains until no more memory goes back; in the control, not at all.
     ///
-    /// Where idle groups are folded, a round notes how much the groups have worked so far. Later rounds get a later clock, and fold the
-    /// groups that have not worked since.
+    /// Where idle groups are folded, a round notes how much the groups have worked so far. Later
+    /// rounds get a later clock, and fold the groups that have not worked since.
     pub(super) fn maintain(&self) -> Upkeep {
         let (begin, mut upkeep) = (Instant::now(), Upkeep::default());
         if self.plan.mode == Mode::Kept {
@@ -191,8 +197,9 @@ impl Groups {
         }
     }
 
-    /// Checks that no group is left except the root, and that nothing is charged. Then the memory goes back, the control's too, which
-    /// would otherwise stay for the next hierarchy of its kind.
+    /// Checks that no group is left except the root, and that nothing is charged. Then the memory
+    /// goes back, the control's too, which would otherwise stay for the next hierarchy of its
+    /// kind.
     pub(super) fn check_gone(self) -> Result<()> {
         self.parent.remove().or_wrong("the script's parent stays")?;
         let (groups, dying) = (self.hierarchy.groups().len(), self.hierarchy.dying().len());

@@ -1,4 +1,5 @@
-//! Per-CPU memory that goes back (seed 001): the cover letter's script, which makes eleven thousand groups and removes ten of eleven.
+//! Per-CPU memory that goes back (seed 001): the cover letter's script, which makes eleven thousand
+//! groups and removes ten of eleven.
 
 mod costs;
 mod groups;
@@ -14,8 +15,9 @@ use self::script::{Played, Script, Stage, play};
 use crate::Args;
 use crate::harness::prelude::*;
 
-/// Each machine ran the script without the patches and with them, and read the size of all per-CPU memory three times: at the start,
-/// after 11,000 groups were created, and ten seconds after ten of eleven were removed.
+/// Each machine ran the script without the patches and with them, and read the size of all per-CPU
+/// memory three times: at the start, after 11,000 groups were created, and ten seconds after ten of
+/// eleven were removed.
 const SEED: Seed = Seed {
     name: "001",
     title: "percpu: partial chunk depopulation, 2021",
@@ -34,7 +36,8 @@ const SEED: Seed = Seed {
         SeedFigure::new("POWER9: 10 of 11 removed", "kB", 118_272.0, 119_040.0),
     ],
 };
-/// The most slots by default. The letter does not say how many CPUs its author's machine had; 16 is what we infer from the memory of its groups.
+/// The most slots by default. The letter does not say how many CPUs its author's machine had; 16 is
+/// what we infer from the memory of its groups.
 const SLOTS_DEFAULT_MAX: usize = 16;
 /// The goal for the memory over its records, at the peak and maintained.
 const OVER_NEEDED_MOST: f64 = 1.1;

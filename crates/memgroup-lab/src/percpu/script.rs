@@ -3,11 +3,12 @@
 //!   cg_1  cg_1_1 .. cg_1_10  cg_2  cg_2_1 .. cg_2_10  ...     created in this order
 //!   cg_1                     cg_2                     ...     left after the removal
 //!
-//! - I1. Every group is used on every slot: its statistics are added to and a charge is made, so its records are backed there.
-//! - I2. The sums and the charge of a group that stays are compared after maintenance has moved its records, and once more after it was
-//!   used again.
-//! - I3. Memory is what the system says about the engine's mappings (`mincore`). A test of memgroup compares that with the map of pages
-//!   (`tests/percpu/smaps.rs`).
+//! - I1. Every group is used on every slot: its statistics are added to and a charge is made, so
+//!   its records are backed there.
+//! - I2. The sums and the charge of a group that stays are compared after maintenance has moved its
+//!   records, and once more after it was used again.
+//! - I3. Memory is what the system says about the engine's mappings (`mincore`). A test of memgroup
+//!   compares that with the map of pages (`tests/percpu/smaps.rs`).
 
 use std::time::Instant;
 
@@ -30,7 +31,8 @@ impl Script {
         self.outer * (1 + self.inner)
     }
 
-    /// All names in the order of creation, each with whether the group stays. The others are removed in the same order.
+    /// All names in the order of creation, each with whether the group stays. The others are
+    /// removed in the same order.
     pub(super) fn names(self) -> impl Iterator<Item = (String, bool)> {
         let beside = move |outer| (1..=self.inner).map(move |inner| (format!("cg_{outer}_{inner}"), false));
         (1..=self.outer)
@@ -81,7 +83,8 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// Looks at the memory of `groups` while `members` groups are there beside the root and the parent.
+    /// Looks at the memory of `groups` while `members` groups are there beside the root and the
+    /// parent.
     fn look(groups: &Groups, members: usize) -> Result<Footprint> {
         let (memory, plan) = (groups.hierarchy.percpu(), groups.plan);
         let needed_bytes = plan.needed_bytes(members);

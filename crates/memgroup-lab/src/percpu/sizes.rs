@@ -1,10 +1,11 @@
-//! The cover letter's cause: allocations of different sizes share chunks. "New small-ish allocations are placed onto almost filled old-ish
-//! chunks, effectively pinning them in memory."
+//! The cover letter's cause: allocations of different sizes share chunks. "New small-ish
+//! allocations are placed onto almost filled old-ish chunks, effectively pinning them in memory."
 //!
-//! A hierarchy keeps each kind of record in an arena of its own, so sizes never mix there, and records can move. An object by
-//! itself ([`PerCpu`]) gives its address out, so it can't move, and objects of all sizes of a process lie in one arena
-//! ([`Arena::shared`]). The letter's script is played with such objects: each group has four, of 8 to 2,048 bytes a slot. The
-//! control has an arena for each size. After the removal both give back what depopulation can.
+//! A hierarchy keeps each kind of record in an arena of its own, so sizes never mix there, and
+//! records can move. An object by itself ([`PerCpu`]) gives its address out, so it can't move, and
+//! objects of all sizes of a process lie in one arena ([`Arena::shared`]). The letter's script is
+//! played with such objects: each group has four, of 8 to 2,048 bytes a slot. The control has an
+//! arena for each size. After the removal both give back what depopulation can.
 //!
 //! - I1. The words of the objects that stay keep their values.
 
@@ -27,7 +28,8 @@ struct Objects(
 );
 
 impl Objects {
-    /// Makes them, each in its arena, and writes `value` to the first and the last word on each slot.
+    /// Makes them, each in its arena, and writes `value` to the first and the last word on each
+    /// slot.
     fn new(arenas: [&'static Arena; 4], slots: usize, value: u64) -> Result<Objects> {
         const WHAT: &str = "objects on each slot";
         let objects = Objects(
@@ -59,7 +61,8 @@ impl Objects {
     }
 }
 
-/// Populated and live bytes of the arenas: with all groups, after the removal, and after depopulation.
+/// Populated and live bytes of the arenas: with all groups, after the removal, and after
+/// depopulation.
 type Played = [(u64, u64); 3];
 
 fn play(script: Script, slots: usize, arenas: [&'static Arena; 4]) -> Result<Played> {

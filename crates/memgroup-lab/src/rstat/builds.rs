@@ -1,9 +1,11 @@
-//! The cover letter's second experiment: two children build, and a reader reads their parent's cpu statistics. SQLite statements
-//! stand in for the kernel builds (17.2 s for a million reads before the patches, 6.5 s after). The speed of the builds themselves,
-//! which the letter's last experiment is about, is measured in the same slices and in others without a reader.
+//! The cover letter's second experiment: two children build, and a reader reads their parent's cpu
+//! statistics. SQLite statements stand in for the kernel builds (17.2 s for a million reads before
+//! the patches, 6.5 s after). The speed of the builds themselves, which the letter's last
+//! experiment is about, is measured in the same slices and in others without a reader.
 //!
-//! SQLite has one allocator in a process, which serves one hierarchy, so each kind of trees has a process of its own, and the two
-//! alternate. Such a process takes orders from its standard input and answers on its standard output, a line each:
+//! SQLite has one allocator in a process, which serves one hierarchy, so each kind of trees has a
+//! process of its own, and the two alternate. Such a process takes orders from its standard input
+//! and answers on its standard output, a line each:
 //!
 //! ```text
 //!   20000                       ──▶  read 20,000 times while the children work; 0: let them work without a reader
@@ -236,7 +238,8 @@ impl Tenants {
         })
     }
 
-    /// Runs look-ups, sorts and groupings until the shift ends; returns how many, and the nanoseconds of CPU time that they took.
+    /// Runs look-ups, sorts and groupings until the shift ends; returns how many, and the
+    /// nanoseconds of CPU time that they took.
     fn work(&self, index: usize, shift: &Shift) -> Result<(u64, u64)> {
         const SORT: &str = "SELECT count(DISTINCT text) FROM items WHERE class = 3";
         const GROUP: &str = "SELECT max(total) FROM (SELECT sum(id) AS total FROM items GROUP BY class)";

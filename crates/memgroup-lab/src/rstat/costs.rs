@@ -1,9 +1,10 @@
 //! What separate trees cost: an update on the writers' side, and memory for each group and CPU.
 //!
-//! The cover letter's last experiment found updates "similar in cycles" with and without its patches. It states the memory as
-//! `groups x (sizeof(rstat_base_cpu) + sizeof(rstat_cpu) x controllers)` for each CPU. A `rstat_cpu` is the two links of a tree, 16
-//! bytes; the base's statistics are there with one tree as well. So the links are what a tree costs, and they are compared with what a
-//! tree costs here: the marks of changes.
+//! The cover letter's last experiment found updates "similar in cycles" with and without its
+//! patches. It states the memory as `groups x (sizeof(rstat_base_cpu) + sizeof(rstat_cpu) x
+//! controllers)` for each CPU. A `rstat_cpu` is the two links of a tree, 16 bytes; the base's
+//! statistics are there with one tree as well. So the links are what a tree costs, and they are
+//! compared with what a tree costs here: the marks of changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -107,7 +108,8 @@ pub(super) fn updates(lab: &mut Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Groups and slots: the cover letter's machine with the children of its first experiment, and a server with many groups.
+/// Groups and slots: the cover letter's machine with the children of its first experiment, and a
+/// server with many groups.
 const SHAPES: [(usize, usize); 2] = [(CHILDREN, CPUS), (4_000, 8)];
 /// The bytes of the links of one group and CPU in one tree of the kernel's.
 const LINK_BYTES: f64 = 16.0;
@@ -135,7 +137,8 @@ pub(super) fn footprint(lab: &mut Lab<'_>) -> Result<()> {
     lab.print(&table)
 }
 
-/// The number of trees and their bytes for each group and slot, after every group changed in every subsystem on every slot.
+/// The number of trees and their bytes for each group and slot, after every group changed in every
+/// subsystem on every slot.
 fn marks_bytes(trees: Trees, groups: usize, slots: usize) -> Result<(usize, f64)> {
     let config = Config::with_slots(virtual_slots(slots)?)
         .separate_trees(trees == Trees::Separate)

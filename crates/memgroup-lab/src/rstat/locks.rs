@@ -1,11 +1,13 @@
-//! The cover letter's second half: "separate locks exist for the three categories", so that a reader of one does not wait for a flush
-//! of another. The letter measures none of it.
+//! The cover letter's second half: "separate locks exist for the three categories", so that a
+//! reader of one does not wait for a flush of another. The letter measures none of it.
 //!
-//! One thread changes `memory` in 10,000 groups on 8 slots and flushes the root, again and again. During each flush a reader on another
-//! CPU changes `cpu` in one group and reads it from the root, so that each read flushes `cpu`. Its calls are timed one by one, by the
-//! clock: waiting counts. The control is one tree for both.
+//! One thread changes `memory` in 10,000 groups on 8 slots and flushes the root, again and again.
+//! During each flush a reader on another CPU changes `cpu` in one group and reads it from the root,
+//! so that each read flushes `cpu`. Its calls are timed one by one, by the clock: waiting counts.
+//! The control is one tree for both.
 //!
-//! - I1. After each flush the root's sums are the additions, and each read returns the reader's own additions.
+//! - I1. After each flush the root's sums are the additions, and each read returns the reader's own
+//!   additions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,7 +54,8 @@ impl Groups {
         self.changed[0] += (self.fixture.leaves.len() * SLOTS) as i64;
     }
 
-    /// One flush of `memory` after changes, with a reader of `cpu` beside it: the flush's nanoseconds and those of each read.
+    /// One flush of `memory` after changes, with a reader of `cpu` beside it: the flush's
+    /// nanoseconds and those of each read.
     fn flush(&mut self, lab: &Lab<'_>) -> Result<(f64, Vec<f64>)> {
         lab.workers.run_one(|| self.change_all());
         let (watch, lead, done) =
@@ -75,7 +78,8 @@ impl Groups {
         Ok((flush.iter().sum(), reads))
     }
 
-    /// Changes `cpu` and reads it from the root until `is_over`, at least once; the nanoseconds of each read.
+    /// Changes `cpu` and reads it from the root until `is_over`, at least once; the nanoseconds of
+    /// each read.
     fn read(&self, watch: Stopwatch, is_over: impl Fn() -> bool) -> Result<Vec<f64>> {
         let (root, cpu, mut times) =
             (self.fixture.hierarchy.root(), self.fixture.hierarchy.cpu(), Vec::new());

@@ -1,8 +1,10 @@
-//! Statistics with a tree for each subsystem (seed 002): a reader of one subsystem pays for no other.
+//! Statistics with a tree for each subsystem (seed 002): a reader of one subsystem pays for no
+//! other.
 //!
-//! The cover letter has three experiments, and each has a file here: a reader beside 26 children ([`readers`]), the same beside two
-//! builds ([`builds`]), and what writers pay ([`costs`], with the memory that the letter reckons). The letter's other half is separate
-//! locks, which it does not measure: [`locks`].
+//! The cover letter has three experiments, and each has a file here: a reader beside 26 children
+//! ([`readers`]), the same beside two builds ([`builds`]), and what writers pay ([`costs`], with
+//! the memory that the letter reckons). The letter's other half is separate locks, which it does
+//! not measure: [`locks`].
 
 mod builds;
 mod costs;
@@ -39,7 +41,8 @@ const READER: &str = "26 children read files: in the kernel";
 const BUILDS: &str = "2 children build kernels: real";
 const ALL_FOUR: &str = "all four files in turn, 26 children";
 
-/// The part of the old kernel's cycles that perf saw in the flush of `memory`, which the reader had not asked for, in percent.
+/// The part of the old kernel's cycles that perf saw in the flush of `memory`, which the reader had
+/// not asked for, in percent.
 const SEED_FLUSH_PERCENT: f64 = 42.0;
 /// The children of the first experiment.
 const CHILDREN: usize = 26;
@@ -91,7 +94,8 @@ impl Slices {
     }
 }
 
-/// Reads `reads` times; returns the nanoseconds of this thread's CPU time and the flushes of cpu's tree, both for one read.
+/// Reads `reads` times; returns the nanoseconds of this thread's CPU time and the flushes of cpu's
+/// tree, both for one read.
 fn timed_reads(cpu: &Statistics, reads: u64, mut read: impl FnMut()) -> [f64; 2] {
     let (before, flushed) = (thread_cpu_ns(), cpu.flushes());
     (0..reads).for_each(|_| read());
@@ -123,7 +127,8 @@ impl Shift {
     }
 }
 
-/// Runs `read` on the first worker, while a thread for each child works on the second worker's CPU until the shift ends.
+/// Runs `read` on the first worker, while a thread for each child works on the second worker's CPU
+/// until the shift ends.
 ///
 /// A child calls [`Shift::begin`] once. Returns the reader's result and the children's.
 fn read_beside<R: Send, W: Send>(

@@ -1,9 +1,12 @@
-//! The cover letter's first experiment: a reader reads a parent's cpu statistics a million times, while 26 children change theirs.
+//! The cover letter's first experiment: a reader reads a parent's cpu statistics a million times,
+//! while 26 children change theirs.
 //!
-//! The kernel took 18.2 s for it before the seed's patches and 5.9 s after them. The figure here is the reader's own CPU time, which
-//! leaves out the time in which it waits for others. Cases alternate, in slices of reads. All children share one CPU.
+//! The kernel took 18.2 s for it before the seed's patches and 5.9 s after them. The figure here is
+//! the reader's own CPU time, which leaves out the time in which it waits for others. Cases
+//! alternate, in slices of reads. All children share one CPU.
 //!
-//! - I1. After each slice the statistics of the parent are the sums that its threads have counted themselves.
+//! - I1. After each slice the statistics of the parent are the sums that its threads have counted
+//!   themselves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,8 +24,8 @@ use crate::harness::prelude::*;
 
 /// The interval of a scheduler's ticks, by default of most distributions.
 const TICK: Duration = Duration::from_millis(4);
-/// The steps of a thread before it yields the CPU and reads the clock. They are many, so that yields take a small part of the time: the
-/// cover letter's processes ran side by side.
+/// The steps of a thread before it yields the CPU and reads the clock. They are many, so that
+/// yields take a small part of the time: the cover letter's processes ran side by side.
 const STEPS: u64 = 1024;
 const PAGE: i64 = 4096;
 /// How often a slice is tried at most, if the children did not get the CPU.
@@ -65,7 +68,8 @@ struct Family {
     own: Statistics,
     source: SlotSource,
     counted: Counted,
-    /// Ticks of the clock that a step of a storm takes by itself; a step that computes takes as long.
+    /// Ticks of the clock that a step of a storm takes by itself; a step that computes takes as
+    /// long.
     step_ticks: u64,
     /// Steps of the children's threads so far, in whole turns.
     steps: AtomicU64,
@@ -169,7 +173,8 @@ impl Family {
         expect("charges, cached bytes, bytes read, the user's hits and scopes of the parent", found, right)
     }
 
-    /// Reads so many times: the figures of [`timed_reads`], and whether the children had half of a CPU meanwhile.
+    /// Reads so many times: the figures of [`timed_reads`], and whether the children had half of a
+    /// CPU meanwhile.
     fn read(&self, reads_all: bool, reads: u64) -> ([f64; 2], bool) {
         let mut values = [0; memory::RECLAIMED.index() + 1];
         let mut one = |statistics: &Statistics, stats: usize| {

@@ -1,15 +1,18 @@
-//! How long it takes to register and to remove a shrinker: beside nothing, beside a walk, beside a callback that does not return (Hocko's
-//! mount that stalled behind a slow callback).
+//! How long it takes to register and to remove a shrinker: beside nothing, beside a walk, beside a
+//! callback that does not return (Hocko's mount that stalled behind a slow callback).
 //!
-//! - The lock is the kernel's way before the seed: a read-write lock around the lists of all groups, held for reading over the callbacks of one
-//!   group, and for writing by a thread that registers or removes.
-//! - SRCU is the seed's own way. Registering waits for nothing, but a removal waits for every walk's section that has begun. The test robot
-//!   measured 3.05 ms for each, and the series was reverted.
+//! - The lock is the kernel's way before the seed: a read-write lock around the lists of all
+//!   groups, held for reading over the callbacks of one group, and for writing by a thread that
+//!   registers or removes.
+//! - SRCU is the seed's own way. Registering waits for nothing, but a removal waits for every
+//!   walk's section that has begun. The test robot measured 3.05 ms for each, and the series was
+//!   reverted.
 //!
-//! Beside a callback that never returns, neither control would ever end. Theirs return after 20 ms, and the figure is how much of that a
-//! call waits.
+//! Beside a callback that never returns, neither control would ever end. Theirs return after 20 ms,
+//! and the figure is how much of that a call waits.
 //!
-//! - I1. The measured calls are on the first worker's CPU, the walk is on the second's; a callback that blocks sleeps.
+//! - I1. The measured calls are on the first worker's CPU, the walk is on the second's; a callback
+//!   that blocks sleeps.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
@@ -44,7 +47,8 @@ impl Gate {
 
     fn pass(&self) {
         let begin = Instant::now();
-        // ORDERING: Release; pairs with `was_entered`: a thread that finds it set knows that the call has begun.
+        // ORDERING: Release; pairs with `was_entered`: a thread that finds it set knows that the call has
+        // begun.
         if self.is_in.swap(true, Ordering::Release) {
             return;
         }
@@ -66,7 +70,8 @@ impl Gate {
     }
 }
 
-/// A shrinker that cannot tell its size. With a gate, it has plenty, and waits at the gate when it is asked for some.
+/// A shrinker that cannot tell its size. With a gate, it has plenty, and waits at the gate when it
+/// is asked for some.
 struct Answer(Option<Arc<Gate>>);
 
 impl Shrinker for Answer {

@@ -1,5 +1,5 @@
-//! Reclaim from caches without a lock (seed 003): walks find shrinkers, call them, and never wait for a thread that registers or
-//! removes one.
+//! Reclaim from caches without a lock (seed 003): walks find shrinkers, call them, and never wait
+//! for a thread that registers or removes one.
 //!
 //! | question | of whom | file |
 //! |---|---|---|
@@ -55,7 +55,8 @@ const OURS: &str = "shrinkers";
 const LOCK: &str = "read-write lock (control)";
 const SRCU: &str = "SRCU-like (control)";
 
-/// Milliseconds that each unregistration took longer with SRCU, with the test robot's nine workers: computed from its figures.
+/// Milliseconds that each unregistration took longer with SRCU, with the test robot's nine workers:
+/// computed from its figures.
 fn srcu_wait_ms() -> f64 {
     const WORKERS: f64 = 9.0;
     let [before, after] = MOUNTS.map(|a_second| WORKERS / a_second);
@@ -74,7 +75,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     lab.close()
 }
 
-/// Read sections as the seed's SRCU has them: two counters a thread for each of two epochs, and a full barrier beside each.
+/// Read sections as the seed's SRCU has them: two counters a thread for each of two epochs, and a
+/// full barrier beside each.
 struct Srcu {
     epoch: CachePadded<AtomicUsize>,
     threads: Box<[CachePadded<[AtomicU64; 4]>]>,
@@ -89,8 +91,8 @@ impl Srcu {
     }
 
     fn section<T>(&self, thread: usize, read: impl FnOnce() -> T) -> T {
-        // ORDERING: Relaxed, all: a thread's own counters. The fences make the section's reads follow the entry and precede the exit
-        // for a thread that waits in `synchronize`.
+        // ORDERING: Relaxed, all: a thread's own counters. The fences make the section's reads follow the
+        // entry and precede the exit for a thread that waits in `synchronize`.
         let add = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let epoch = self.epoch.load(Ordering::Relaxed) & 1;
         add(&self.threads[thread][epoch]);
@@ -101,12 +103,14 @@ impl Srcu {
         result
     }
 
-    /// Waits until every section that has begun is over. The kernel's waits longer, because it batches such waits.
+    /// Waits until every section that has begun is over. The kernel's waits longer, because it
+    /// batches such waits.
     fn synchronize(&self) {
         // A section may have read the epoch before the last change of it, so both are waited for.
         for _ in 0..2 {
             let old = self.epoch.fetch_add(1, Ordering::SeqCst) & 1;
-            // ORDERING: Acquire; pairs with the fence after a section. The exits are read first, so that none is missed.
+            // ORDERING: Acquire; pairs with the fence after a section. The exits are read first, so that none
+            // is missed.
             let sum = |at: usize| self.threads.iter().map(|one| one[at].load(Ordering::Acquire)).sum::<u64>();
             while {
                 let left = sum(2 + old);

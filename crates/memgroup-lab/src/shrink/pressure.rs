@@ -1,15 +1,21 @@
-//! Tenants under memory pressure, which Morton and Rapoport asked for in the thread: a few are busy at a time, the others are idle. Together
-//! they would cache twice as much as the limit allows. A tenant in its turn uses its whole data, so it would cache all of it.
+//! Tenants under memory pressure, which Morton and Rapoport asked for in the thread: a few are busy
+//! at a time, the others are idle. Together they would cache twice as much as the limit allows. A
+//! tenant in its turn uses its whole data, so it would cache all of it.
 //!
-//! - *A common limit* is the engine as it is meant to be used: room is made from the caches of tenants after their turn. *Fixed shares* are
-//!   the control: each cache has its own bound, and nothing is ever reclaimed.
-//! - In one case the data are SQLite databases in files that the system caches too, so a page that had to go costs little to have again: a read of
-//!   4 KiB from memory. In the other they are values that a tenant computes, of 4 KB each, in a `memgroup-cache`: one that had to go is dear.
-//! - A turn is long, so that a tenant uses each of its pages several times, or short, so that it uses half of them once. Sharing can pay in
-//!   the first case only: in the second a tenant's pages are gone when its next turn comes.
+//! - *A common limit* is the engine as it is meant to be used: room is made from the caches of
+//!   tenants after their turn. *Fixed shares* are the control: each cache has its own bound, and
+//!   nothing is ever reclaimed.
+//! - In one case the data are SQLite databases in files that the system caches too, so a page that
+//!   had to go costs little to have again: a read of 4 KiB from memory. In the other they are
+//!   values that a tenant computes, of 4 KB each, in a `memgroup-cache`: one that had to go is
+//!   dear.
+//! - A turn is long, so that a tenant uses each of its pages several times, or short, so that it
+//!   uses half of them once. Sharing can pay in the first case only: in the second a tenant's pages
+//!   are gone when its next turn comes.
 //!
-//! - I1. Each answer is right, no limit is ever exceeded, no charge is refused; the bytes that the engine counts as reclaimed are those that
-//!   the caches say they gave and those that were uncharged meanwhile; and when all is closed nothing is charged.
+//! - I1. Each answer is right, no limit is ever exceeded, no charge is refused; the bytes that the
+//!   engine counts as reclaimed are those that the caches say they gave and those that were
+//!   uncharged meanwhile; and when all is closed nothing is charged.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +25,8 @@ use memgroup_cache::{CacheConfig, QuickCache};
 
 use crate::harness::prelude::*;
 
-/// Bytes of a share that are left beside SQLite's pages: the connection's own blocks grow a little while it works.
+/// Bytes of a share that are left beside SQLite's pages: the connection's own blocks grow a little
+/// while it works.
 const BESIDE_PAGES: u64 = 64 << 10;
 const VALUE_BYTES: usize = 4_000;
 /// Steps to compute a value, of about 2 ns each.
@@ -41,7 +48,8 @@ trait Data: Send + Sized {
     const NAME: &'static str;
     const MISS: &'static str;
 
-    /// Opens data of so many rows, with a cache that is bounded to a share by itself, or for all rows.
+    /// Opens data of so many rows, with a cache that is bounded to a share by itself, or for all
+    /// rows.
     fn open(
         group: &Group,
         directory: &Directory,
@@ -156,8 +164,9 @@ impl Data for Computed {
     const MISS: &'static str = "some 20 us of CPU time";
 
     fn open(group: &Group, _: &Directory, _: usize, rows: i64, share: Option<(Needs, u64)>) -> Result<Self> {
-        // Each shard of the cache has a part of its capacity, and keys are not spread evenly: without a share, there is room for all. In a
-        // share there must be room for a value that is charged before another is evicted.
+        // Each shard of the cache has a part of its capacity, and keys are not spread evenly: without a
+        // share, there is room for all. In a share there must be room for a value that is charged
+        // before another is evicted.
         let value = VALUE_BYTES as u64;
         let bytes = share.map_or(rows as u64 * value * 4, |(_, bytes)| bytes.saturating_sub(4 * value));
         let cache =
@@ -231,7 +240,8 @@ impl<D: Data> Tenants<D> {
         Ok(Tenants { bounds, tenants, parent, hierarchy: hierarchy.clone(), _directory: directory })
     }
 
-    /// One window, in which each tenant has its turns of so many uses: the times of the uses, nanoseconds of the threads together, and misses.
+    /// One window, in which each tenant has its turns of so many uses: the times of the uses,
+    /// nanoseconds of the threads together, and misses.
     fn window(
         &self,
         lab: &Lab<'_>,
@@ -276,7 +286,8 @@ impl<D: Data> Tenants<D> {
         Ok((parts.into_iter().flat_map(|part| part.0).collect(), ns, misses))
     }
 
-    /// Bytes that the engine counts as reclaimed, that caches say they gave, and that were uncharged in their calls; misses; refusals.
+    /// Bytes that the engine counts as reclaimed, that caches say they gave, and that were
+    /// uncharged in their calls; misses; refusals.
     fn figures(&self) -> [u64; 5] {
         let (memory, shrinkers) = (self.hierarchy.memory(), self.hierarchy.shrinkers());
         let get = |stat| memory.get(&self.parent, stat, Reach::Subtree, Freshness::Fresh) as u64;

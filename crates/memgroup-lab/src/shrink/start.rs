@@ -1,13 +1,17 @@
-//! The start of an overcommitted node, which Tkhai names in the thread as the real case: containers start one after the other and
-//! register their caches, while the parent is over its limit and room is made from the caches of those before.
+//! The start of an overcommitted node, which Tkhai names in the thread as the real case: containers
+//! start one after the other and register their caches, while the parent is over its limit and room
+//! is made from the caches of those before.
 //!
-//! 500 of 2,000 groups start, with eight caches each. The control is the kernel up to 6.3 in all that a registration does: the shrinker gets
-//! a number, and with every 64th number each group gets larger arrays of marks and deferred counts (`expand_shrinker_info`), all of it under the write
-//! lock. A thread that makes room tries the lock at each group and holds it over the callbacks of the marked shrinkers.
+//! 500 of 2,000 groups start, with eight caches each. The control is the kernel up to 6.3 in all
+//! that a registration does: the shrinker gets a number, and with every 64th number each group gets
+//! larger arrays of marks and deferred counts (`expand_shrinker_info`), all of it under the write
+//! lock. A thread that makes room tries the lock at each group and holds it over the callbacks of
+//! the marked shrinkers.
 //!
 //! A group's first registration makes its table here, so it is shown apart.
 //!
-//! - I1. At the end the caches' pages are the parent's usage, within its limit, and no page was refused for good.
+//! - I1. At the end the caches' pages are the parent's usage, within its limit, and no page was
+//!   refused for good.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};

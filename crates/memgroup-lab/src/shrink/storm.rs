@@ -1,15 +1,20 @@
-//! The cover letter's script: 2,000 groups below one limit of 200 MiB, and 1,000 writers of a file each, all of them runnable at once
-//! (`dd ... &`). Before the patches 80.7 % of the kernel's cycles were in the lock and the walk, after them 14.6 % in the walk.
+//! The cover letter's script: 2,000 groups below one limit of 200 MiB, and 1,000 writers of a file
+//! each, all of them runnable at once (`dd ... &`). Before the patches 80.7 % of the kernel's
+//! cycles were in the lock and the walk, after them 14.6 % in the walk.
 //!
-//! A writer is a thread. It charges its file page by page into its group's cache, and room is made from the caches of all groups. There
-//! are far more threads than CPUs, so a thread that holds the lock may lose its CPU, and a thread that mounts waits for it and keeps
-//! all walks out meanwhile: the letter's case (b). One thread mounts throughout: it registers and removes shrinkers.
+//! A writer is a thread. It charges its file page by page into its group's cache, and room is made
+//! from the caches of all groups. There are far more threads than CPUs, so a thread that holds the
+//! lock may lose its CPU, and a thread that mounts waits for it and keeps all walks out meanwhile:
+//! the letter's case (b). One thread mounts throughout: it registers and removes shrinkers.
 //!
-//! The kernel's way is a lock tried at each group and held over the callbacks. The controls' writers walk themselves when a charge is
-//! refused; the settings of the groups, the stock among them, are the same for all. The thread's second script has a limit of 4 GiB above
-//! 3,000 MiB of files: its reclaim comes from the files' inodes and other memory that is not charged here, so it is left out.
+//! The kernel's way is a lock tried at each group and held over the callbacks. The controls'
+//! writers walk themselves when a charge is refused; the settings of the groups, the stock among
+//! them, are the same for all. The thread's second script has a limit of 4 GiB above 3,000 MiB of
+//! files: its reclaim comes from the files' inodes and other memory that is not charged here, so it
+//! is left out.
 //!
-//! - I1. After each run the caches' pages are the parent's usage, within its limit. Each page was charged unless a charge was refused.
+//! - I1. After each run the caches' pages are the parent's usage, within its limit. Each page was
+//!   charged unless a charge was refused.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -33,7 +38,8 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// How room is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// The writer that was refused walks over all groups, tries a lock of all for reading at each, and holds it over the callback.
+    /// The writer that was refused walks over all groups, tries a lock of all for reading at each,
+    /// and holds it over the callback.
     Lock,
     /// The same walk without the lock.
     Plain,
@@ -133,8 +139,8 @@ impl Storm {
         Ok(times)
     }
 
-    /// Lets the writers run at once, as many as the system starts; their number, their work, the nanoseconds from the first to the last, and
-    /// the times of the mounts.
+    /// Lets the writers run at once, as many as the system starts; their number, their work, the
+    /// nanoseconds from the first to the last, and the times of the mounts.
     fn run(&self, lab: &Lab<'_>, writers: usize, times: u64) -> Result<(usize, Part, f64, Vec<f64>)> {
         let (gate, stop, watch) = (RwLock::new(()), AtomicBool::new(false), lab.clock.stopwatch());
         std::thread::scope(|threads| {

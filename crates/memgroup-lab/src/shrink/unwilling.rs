@@ -1,10 +1,15 @@
-//! Gushchin's question in the thread: are the long lists of shrinkers that give little or nothing not the real cost?
+//! Gushchin's question in the thread: are the long lists of shrinkers that give little or nothing
+//! not the real cost?
 //!
-//! A reclaim of 64 KiB from 100 caches of a mebibyte each is timed alone, and beside tenants of three kinds: whose caches are empty; that count a mebibyte and give nothing; that count a mebibyte and give one page of sixteen. The control visits as the kernel
-//! does: at each priority every group is looked at and every marked cache counted, the kernel's arithmetic says how much to ask for, and
-//! what was not asked for is deferred to the next visit. A cache that says that it is empty loses its mark.
+//! A reclaim of 64 KiB from 100 caches of a mebibyte each is timed alone, and beside tenants of
+//! three kinds: whose caches are empty; that count a mebibyte and give nothing; that count a
+//! mebibyte and give one page of sixteen. The control visits as the kernel does: at each priority
+//! every group is looked at and every marked cache counted, the kernel's arithmetic says how much
+//! to ask for, and what was not asked for is deferred to the next visit. A cache that says that it
+//! is empty loses its mark.
 //!
-//! - I1. After each reclaim the caches' pages are the parent's usage, and at least the wanted bytes were given back.
+//! - I1. After each reclaim the caches' pages are the parent's usage, and at least the wanted bytes
+//!   were given back.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -100,7 +105,8 @@ impl Visited {
 
 /// Tenants below a parent that has room for all.
 struct Tenants {
-    /// Those that give, and those beside them that have pages; all are filled again after each reclaim.
+    /// Those that give, and those beside them that have pages; all are filled again after each
+    /// reclaim.
     filled: Vec<Tenant>,
     _empty: Vec<Tenant>,
     visited: Vec<Visited>,
@@ -160,8 +166,8 @@ impl Tenants {
         freed
     }
 
-    /// Makes so many reclaims, and fills the caches again after each. Returns the nanoseconds of each, if a watch is given, and the calls of
-    /// one.
+    /// Makes so many reclaims, and fills the caches again after each. Returns the nanoseconds of
+    /// each, if a watch is given, and the calls of one.
     fn times(&self, watch: Option<Stopwatch>, reclaims: usize, plainly: bool) -> Result<(Vec<f64>, f64)> {
         let (mut times, mut calls) = (Vec::new(), 0);
         for _ in 0..=reclaims {

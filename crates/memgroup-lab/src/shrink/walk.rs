@@ -1,16 +1,21 @@
-//! The cost of a walk for each shrinker that it visits, by what keeps shrinkers from going away meanwhile.
+//! The cost of a walk for each shrinker that it visits, by what keeps shrinkers from going away
+//! meanwhile.
 //!
-//! The kernel's walks tried one read-write lock at each group: 46.6 % of the cycles went to trying it and 18.7 % to giving it back. A
-//! visit here is a call of `count` that answers at once that it cannot tell, with all work to get there: finding the shrinker by its
-//! mark, protecting it, calling it, letting it go.
+//! The kernel's walks tried one read-write lock at each group: 46.6 % of the cycles went to trying
+//! it and 18.7 % to giving it back. A visit here is a call of `count` that answers at once that it
+//! cannot tell, with all work to get there: finding the shrinker by its mark, protecting it,
+//! calling it, letting it go.
 //!
-//! The controls are plain groups with plain lists of the same shrinkers. A pass visits each marked shrinker of each group once, in
-//! order. Each thread begins in another part of the groups, so that two meet as seldom as they can. There are no classes, no priorities
-//! and no growing: the schemes differ in their protection alone.
+//! The controls are plain groups with plain lists of the same shrinkers. A pass visits each marked
+//! shrinker of each group once, in order. Each thread begins in another part of the groups, so that
+//! two meet as seldom as they can. There are no classes, no priorities and no growing: the schemes
+//! differ in their protection alone.
 //!
-//! - I1. A shrinker that cannot tell ([`Count::Unknown`]) keeps its mark in the largest class, so each walk of the engine finds it again:
-//!   at each of the [`PRIORITIES`] of a reclaim that finds nothing. A twin with callbacks that count checks that.
-//! - I2. No shrinker is ever removed here, so no scheme waits; each pays what its readers cost, with the orderings it would need.
+//! - I1. A shrinker that cannot tell ([`Count::Unknown`]) keeps its mark in the largest class, so
+//!   each walk of the engine finds it again: at each of the [`PRIORITIES`] of a reclaim that finds
+//!   nothing. A twin with callbacks that count checks that.
+//! - I2. No shrinker is ever removed here, so no scheme waits; each pays what its readers cost,
+//!   with the orderings it would need.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
@@ -59,7 +64,8 @@ impl Shape {
     }
 }
 
-/// Groups of the engine with shrinkers that cannot tell. The shrinkers are dropped before the groups.
+/// Groups of the engine with shrinkers that cannot tell. The shrinkers are dropped before the
+/// groups.
 struct Engine {
     _shrinkers: Vec<GroupShrinker>,
     fixture: Fixture,
@@ -68,7 +74,8 @@ struct Engine {
 }
 
 impl Engine {
-    /// Counts the visits of a reclaim in a twin with callbacks that count, then builds the groups with [`idle`] shrinkers.
+    /// Counts the visits of a reclaim in a twin with callbacks that count, then builds the groups
+    /// with [`idle`] shrinkers.
     fn build(slots: SlotSource, shape: Shape) -> Result<Engine> {
         let calls = Arc::new(AtomicU64::new(0));
         Engine::of(slots, shape, || counting(&calls, Count::Unknown))?.reclaim()?;
@@ -235,7 +242,8 @@ fn call_counted(group: &PlainGroup) -> u64 {
     let counted = |at: usize| {
         let listed = &group.listed[at];
         let more = |references| (references > 0).then_some(references + 1);
-        // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that. Nothing is read after a failure.
+        // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that. Nothing
+        // is read after a failure.
         listed.references.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
         let called = call(&*listed.shrinker);
         // ORDERING: Release; the thread that takes the last one away would free it after the calls.

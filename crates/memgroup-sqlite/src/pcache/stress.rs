@@ -78,6 +78,7 @@ fn runs_statements_while_other_threads_shrink_the_caches() {
             })
             .collect();
         let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        // ORDERING: Relaxed; the flag only ends loops, and nothing is read because of it.
         is_over.store(true, Ordering::Relaxed);
         for outcome in outcomes {
             outcome.expect("correct rows").expect("no limit");
