@@ -17,13 +17,13 @@ pub fn report(root: &Path, most: Option<usize>) -> Result<Vec<String>> {
         println!("{name:<18} {lines:>7} lines {files:>5} files");
     }
     println!("{:<18} {lines:>7} lines {in_files:>5} files", "sum");
-    Ok(match most {
-        Some(most) if lines > most => {
-            vec![format!(
-                "{lines} production lines, where {most} are the most: remove some, or raise the number and say why"
-            )]
-        }
-        _ => Vec::new(),
+    Ok(most.and_then(|most| excess(lines, most)).into_iter().collect())
+}
+
+/// Returns the fault of `lines` lines where `most` are allowed, if they are too many.
+fn excess(lines: usize, most: usize) -> Option<String> {
+    (lines > most).then(|| {
+        format!("{lines} production lines, where {most} are the most: remove some, or raise the number and say why")
     })
 }
 
@@ -50,6 +50,13 @@ fn count(source: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_both_numbers_when_there_are_too_many_lines() {
+        assert_eq!(excess(10, 10), None);
+        let fault = excess(11, 10).expect("one too many");
+        assert!(fault.starts_with("11 production lines, where 10 are the most"), "{fault}");
+    }
 
     #[test]
     fn counts_lines_with_code_only() {
