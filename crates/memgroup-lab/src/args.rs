@@ -30,6 +30,9 @@ pub struct Args {
     /// Fewer windows: under a minute an experiment
     #[arg(long)]
     pub quick: bool,
+    /// figures: write to docs although the machine isn't quiet; the page says so
+    #[arg(long)]
+    pub accept_noise: bool,
     /// Write the rows and checks to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -129,6 +132,9 @@ impl Args {
                 )));
             }
         }
+        if self.accept_noise && self.experiment != Experiment::Figures {
+            return Err(Error::Argument(format!("use --accept-noise with {name}: it has no such option")));
+        }
         Ok(())
     }
 
@@ -191,6 +197,8 @@ mod tests {
         assert_eq!(refused_threads, "use --threads with rstat: it has no such option");
         let refused_slots = refused(Experiment::Figures, |args| args.slots = Some(2));
         assert_eq!(refused_slots, "use --slots with figures: it has no such option");
+        let refused_noise = refused(Experiment::Charge, |args| args.accept_noise = true);
+        assert_eq!(refused_noise, "use --accept-noise with charge: it has no such option");
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //!   quiet? ─▶ a process for each experiment ─▶ its JSON ─▶ figures.json, figures.md, figures/*.svg
 //! ```
 //!
-//! - I1. What comes from a machine that isn't quiet, or from `--quick`, is called noisy and stays
-//!   under `target/figures`.
+//! - I1. What comes from a machine that isn't quiet is called noisy, and stays under
+//!   `target/figures` without `--accept-noise`. What comes from `--quick` always does.
 //! - I2. Each figure has an id that is used once. It follows from the names in the experiment, so
 //!   it lasts as long as they do.
 
@@ -85,7 +85,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let scratch = root.join("target/figures");
     fs::create_dir_all(&scratch).map_err(Error::system(format!("make {}", scratch.display())))?;
     let short = args.quick || args.tiny;
-    let mut noisy = if short { Some("it was a short run".to_owned()) } else { quiet::wait(out)? };
+    let mut noisy =
+        if short { Some("it was a short run".to_owned()) } else { quiet::wait(out, args.accept_noise)? };
     let (stolen, begin) = (quiet::Stolen::now(), Instant::now());
     let mut parts = Vec::new();
     let total: u64 = EXPERIMENTS.iter().map(|(.., seconds)| seconds).sum();
@@ -110,7 +111,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     };
     let figures = parts.iter().flat_map(of_part).filter(quoted).collect::<Vec<_>>();
     let all = Figures { commit, machine, noisy, figures: with_unique_ids(figures) };
-    let docs = if all.noisy.is_none() { root.join("docs") } else { scratch };
+    let is_published = all.noisy.is_none() || (args.accept_noise && !short);
+    let docs = if is_published { root.join("docs") } else { scratch };
     let mut files = vec![
         ("figures.json".to_owned(), json_text(&all)),
         ("figures.md".to_owned(), page::markdown(&all, &parts)?),

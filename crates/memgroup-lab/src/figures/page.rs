@@ -51,7 +51,12 @@ pub(super) fn markdown(all: &Figures, parts: &[Part]) -> Result<String> {
         all.machine, all.commit
     );
     if let Some(why) = &all.noisy {
-        line(&mut text, &format!("\n**Noisy: {why}. Don't quote these figures.**"));
+        line(
+            &mut text,
+            &format!(
+                "\n**The machine wasn't quiet: {why}.** Trust the ratios, which were measured in turn, more than the times."
+            ),
+        );
     }
     line(
         &mut text,
@@ -259,7 +264,7 @@ mod tests {
         let page = markdown(&all(), &[part]).unwrap();
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text:?} in:\n{page}"));
         assert!(
-            at("**Noisy: a test") < at("## What does it cost me?")
+            at("**The machine wasn't quiet: a test") < at("## What does it cost me?")
                 && at("7.5 ns") < at("## Where it is slow")
         );
         assert!(at("| a pair | 7.5 ns | <= 6 ns | `memgroup-lab charge` |") < at("## Charges"));
