@@ -12,16 +12,17 @@
 //!
 //! **Owners** are what the seed replaced: each stock is returned by waking the thread that owns it,
 //! on its own CPU. The kernel did not wait for that work. A drain that is complete when it returns
-//! must, so both times are measured.
+//! must.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::Thread;
+use std::sync::mpsc::{Receiver, SyncSender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use memgroup_percpu::SlotSource;
 use memgroup_sync::CachePadded;
 
-use super::PAGE;
+use super::{PAGE, Stocks};
 use crate::harness::prelude::*;
 
 const BATCH_BYTES: u64 = 64 * PAGE;
@@ -33,7 +34,6 @@ pub(super) struct SpinStocks {
     slots: Vec<Slot>,
     source: SlotSource,
     usage: AtomicU64,
-    misses: AtomicU64,
     /// Calls that found a lock taken: what the seed counted.
     contended: AtomicU64,
 }
@@ -78,8 +78,7 @@ impl Slot {
 impl SpinStocks {
     pub(super) fn new(source: SlotSource) -> SpinStocks {
         let slots = (0..source.slots()).map(|_| Slot::default()).collect();
-        let [usage, misses, contended] = [0; 3].map(AtomicU64::new);
-        SpinStocks { slots, source, usage, misses, contended }
+        SpinStocks { slots, source, usage: AtomicU64::new(0), contended: AtomicU64::new(0) }
     }
 
     /// Charges `bytes`, from the stock of this thread's slot if it has them.
@@ -98,9 +97,8 @@ impl SpinStocks {
 
     #[cold]
     fn buy(&self, bytes: u64) {
-        // ORDERING: Relaxed, both; sums that publish nothing.
+        // ORDERING: Relaxed; a sum that publishes nothing.
         self.usage.fetch_add(bytes.max(BATCH_BYTES), Ordering::Relaxed);
-        self.misses.fetch_add(1, Ordering::Relaxed);
         self.refill(bytes.max(BATCH_BYTES) - bytes);
     }
 
@@ -126,11 +124,6 @@ impl SpinStocks {
         bytes
     }
 
-    pub(super) fn misses(&self) -> u64 {
-        // ORDERING: Relaxed; a count.
-        self.misses.load(Ordering::Relaxed)
-    }
-
     pub(super) fn contended(&self) -> u64 {
         // ORDERING: Relaxed; a count.
         self.contended.load(Ordering::Relaxed)
@@ -143,64 +136,70 @@ impl SpinStocks {
     }
 }
 
-/// Shared by owners and drainer: the bytes of each slot, the counter, and the owners that are not
-/// done.
+/// A thread for each slot, which sleeps until it is called and returns its slot's bytes.
+pub(super) struct Owners {
+    shared: Arc<Shared>,
+    calls: Vec<SyncSender<()>>,
+    done: Mutex<Receiver<()>>,
+}
+
+/// The bytes of each slot, the counter, and the owners that are not done.
 struct Shared {
     words: Vec<CachePadded<AtomicU64>>,
     usage: AtomicU64,
     outstanding: AtomicUsize,
 }
 
-/// A thread for each slot, which sleeps until it is called and returns its slot's bytes.
-pub(super) struct Owners {
-    shared: Arc<Shared>,
-    threads: Vec<Sleeper>,
-}
-
 impl Owners {
-    /// The calling thread is the drainer.
     pub(super) fn start(slots: usize) -> Result<Owners> {
         let words = (0..slots).map(|_| CachePadded::default()).collect();
         let shared = Arc::new(Shared { words, usage: AtomicU64::new(0), outstanding: AtomicUsize::new(0) });
+        let (last, done) = channel();
         let start = |slot| {
-            let (shared, drainer) = (Arc::clone(&shared), std::thread::current());
-            Sleeper::start(&format!("owner-{slot}"), slot, move || shared.give_back(slot, &drainer))
+            let (shared, last) = (Arc::clone(&shared), last.clone());
+            sleeper(slot, move || {
+                // ORDERING: Relaxed, both; `outstanding` publishes the changes.
+                let bytes = shared.words[slot].swap(0, Ordering::Relaxed);
+                shared.usage.fetch_sub(bytes, Ordering::Relaxed);
+                // ORDERING: AcqRel; the chain of changes carries all owners' to the last, whose message
+                // hands them to the drainer.
+                if shared.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    // The drainer waits, or the measurement is over.
+                    let _ = last.send(());
+                }
+            })
         };
-        Ok(Owners { threads: (0..slots).map(start).collect::<Result<_>>()?, shared })
-    }
-
-    /// Stocks every slot, wakes every owner and waits for the last; nanoseconds until all were
-    /// called, and until all were done.
-    pub(super) fn drain(&self, clock: Clock) -> Result<[f64; 2]> {
-        let shared = &self.shared;
-        // ORDERING: Relaxed, here and below: the call publishes all of it to the owners.
-        shared.words.iter().for_each(|word| word.store(PAGE, Ordering::Relaxed));
-        shared.usage.store(PAGE * self.threads.len() as u64, Ordering::Relaxed);
-        shared.outstanding.store(self.threads.len(), Ordering::Relaxed);
-        let begin = clock::now_ordered();
-        self.threads.iter().for_each(Sleeper::call);
-        let called = clock::now_ordered();
-        // ORDERING: Acquire; pairs with the AcqRel of each owner, so that its change of the counter is
-        // seen.
-        while shared.outstanding.load(Ordering::Acquire) > 0 {
-            std::thread::park();
-        }
-        let done = clock::now_ordered();
-        expect("bytes that the owners left", shared.usage.load(Ordering::Relaxed), 0)?;
-        Ok([called, done].map(|end| clock.ns((end - begin) as f64)))
+        let calls = (0..slots).map(start).collect::<Result<_>>()?;
+        Ok(Owners { calls, shared, done: Mutex::new(done) })
     }
 }
 
-impl Shared {
-    fn give_back(&self, slot: usize, drainer: &Thread) {
-        // ORDERING: Relaxed, both; `outstanding` publishes the changes.
-        let bytes = self.words[slot].swap(0, Ordering::Relaxed);
-        self.usage.fetch_sub(bytes, Ordering::Relaxed);
-        // ORDERING: AcqRel; Release pairs with the drainer's Acquire, and the chain of changes carries all
-        // owners.
-        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drainer.unpark();
+impl Stocks for Owners {
+    fn put(&self, slot: usize) -> Result<()> {
+        if slot == 0 {
+            // Lets the owners fall asleep: a call to a thread that is awake wakes no thread.
+            std::thread::sleep(Duration::from_micros(200));
         }
+        // ORDERING: Relaxed, both; the calls publish them to the owners.
+        self.shared.words[slot].store(PAGE, Ordering::Relaxed);
+        self.shared.usage.fetch_add(PAGE, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn stocked(&self) -> u64 {
+        // ORDERING: Relaxed; read by the thread that filled the slots, or after the last owner's message.
+        self.shared.usage.load(Ordering::Relaxed)
+    }
+
+    /// Wakes every owner and waits for the last.
+    fn drain(&self) -> u64 {
+        let before = self.stocked();
+        // ORDERING: Relaxed; the calls publish it.
+        self.shared.outstanding.store(self.calls.len(), Ordering::Relaxed);
+        // An owner receives until its sender is dropped, so neither can fail while `self` lives.
+        self.calls.iter().for_each(|call| _ = call.send(()));
+        let _ = lock(&self.done).recv();
+        before - self.stocked()
     }
 }
 
@@ -219,7 +218,7 @@ mod tests {
             stocks.consume(PAGE);
             stocks.refill(PAGE);
         }
-        assert_eq!((stocks.misses(), stocks.usage()), (3, 3 * BATCH_BYTES));
+        assert_eq!(stocks.usage(), 3 * BATCH_BYTES);
         assert_eq!(stocks.drain(), 3 * (BATCH_BYTES - PAGE));
         assert_eq!(stocks.usage(), 3 * PAGE, "a page in each slot is charged");
     }
@@ -246,14 +245,5 @@ mod tests {
             stocks.slots[0].is_locked.store(false, Ordering::Release);
         });
         assert_eq!(stocks.contended(), 1);
-    }
-
-    #[test]
-    fn returns_every_owners_stock() {
-        let owners = Owners::start(5).unwrap();
-        for _ in 0..4 {
-            let [called, done] = owners.drain(Clock::calibrate(std::time::Duration::from_millis(1))).unwrap();
-            assert!(called <= done);
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! tables, goals, JSON.
 
 pub(crate) mod cache;
+pub(crate) mod case;
 pub(crate) mod clock;
 pub(crate) mod fixture;
 pub(crate) mod ledger;
@@ -11,7 +12,6 @@ pub(crate) mod report;
 pub(crate) mod sqlite;
 pub(crate) mod stats;
 pub(crate) mod table;
-pub(crate) mod trace;
 pub(crate) mod window;
 pub(crate) mod workers;
 
@@ -31,6 +31,7 @@ use crate::args::{Args, word};
 pub(crate) mod prelude {
     pub(crate) use serde_json::json;
 
+    pub(crate) use super::case::Case;
     pub(crate) use super::clock::{self, Clock, Stopwatch};
     pub(crate) use super::fixture::*;
     pub(crate) use super::machine::virtual_slots;
@@ -39,9 +40,10 @@ pub(crate) mod prelude {
     pub(crate) use super::sqlite::*;
     pub(crate) use super::stats::*;
     pub(crate) use super::table::*;
-    pub(crate) use super::trace::{Traced, first_call};
-    pub(crate) use super::window::{Measured, Plan, Random, Variant, Work, each, note_windows};
-    pub(crate) use super::workers::{Sleeper, Workers, lock, spin_until};
+    pub(crate) use super::window::{
+        Beside, Measured, Plan, Random, Variant, Work, always, each, note_windows,
+    };
+    pub(crate) use super::workers::{Workers, lock, sleeper, spin_until};
     pub(crate) use super::{Lab, fixture};
     pub(crate) use crate::error::{Error, OrFail, Result, ensure, expect};
 }
@@ -59,7 +61,6 @@ pub(crate) struct Effort {
     pub(crate) windows: Plan,
     /// Timed calls of a variant that is measured call by call.
     pub(crate) calls: usize,
-    pub(crate) soak: Duration,
 }
 
 /// One run of one experiment.
@@ -98,9 +99,8 @@ impl<'a> Lab<'a> {
             checks: Vec::new(),
             tables: Vec::new(),
         };
-        let (rounds, window_us, calls, soak) =
-            args.pick((1, 100, 3, 20), (25, 1000, 120, 3_000), (150, 1000, 600, 20_000));
-        let effort = Effort { windows: Plan { rounds, window_us }, calls, soak: Duration::from_millis(soak) };
+        let (rounds, window_us, calls) = args.pick((1, 100, 3), (25, 1000, 120), (150, 1000, 600));
+        let effort = Effort { windows: Plan { rounds, window_us }, calls };
         let mut lab =
             Lab { args, effort, workers, clock, random: Random::new(ORDER_SEED), slots, report, out };
         lab.heading()?;

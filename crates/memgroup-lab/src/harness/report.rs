@@ -149,12 +149,6 @@ impl Record<'_> {
         [median(calls.p50()), median(calls.p99()), calls.max()].map(us_or_dash)
     }
 
-    /// A whole number.
-    pub(crate) fn count(&mut self, metric: &str, unit: Name, value: u64) -> String {
-        self.value(metric, unit, Some(value as f64));
-        count(value)
-    }
-
     /// Nanoseconds, shown as microseconds.
     pub(crate) fn us(&mut self, metric: &str, ns: Option<f64>) -> String {
         self.value(metric, "ns", ns);

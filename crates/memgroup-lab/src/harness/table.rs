@@ -20,8 +20,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(title: impl Into<String>, columns: [&str; N]) -> Table {
-        Table { title: title.into(), rows: vec![columns.map(str::to_owned).to_vec()], notes: Vec::new() }
+    pub(crate) fn new<'c>(title: impl Into<String>, columns: impl IntoIterator<Item = &'c str>) -> Table {
+        let columns = columns.into_iter().map(str::to_owned).collect();
+        Table { title: title.into(), rows: vec![columns], notes: Vec::new() }
     }
 
     /// Adds a row: its name, and a cell for each further column.

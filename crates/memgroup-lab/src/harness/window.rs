@@ -40,19 +40,39 @@ pub(crate) fn each<T>(
     }
 }
 
-/// One variant: work, and the number of threads that do it at once.
+/// An operation that cannot fail.
+pub(crate) fn always<T>(act: impl Fn() -> T + Sync) -> impl Fn() -> Result<T> + Sync {
+    move || Ok(act())
+}
+
+/// What one more thread does meanwhile, on the CPU after those of the work.
+#[derive(Clone, Copy)]
+pub(crate) struct Beside<'w> {
+    pub(crate) act: &'w (dyn Fn() -> Result<()> + Sync),
+    /// Microseconds between two acts, in which the thread spins; with 0 it never rests.
+    pub(crate) every_us: u64,
+    /// The acts have the kernel switch the work's threads, so windows count all the same.
+    pub(crate) switches: bool,
+}
+
+impl<'w> Beside<'w> {
+    pub(crate) fn every(every_us: u64, act: &'w (dyn Fn() -> Result<()> + Sync)) -> Beside<'w> {
+        Beside { act, every_us, switches: false }
+    }
+}
+
+/// One variant: work, the number of threads that do it at once, and what another does beside them.
 #[derive(Clone, Copy)]
 pub(crate) struct Variant<'w> {
     pub(crate) work: &'w Work<'w>,
     pub(crate) threads: usize,
-    /// Threads with counted operations, from thread 0 on; the others only disturb.
-    pub(crate) counted: usize,
+    pub(crate) beside: Option<Beside<'w>>,
 }
 
 impl<'w> Variant<'w> {
-    /// Work of `threads` threads, all of them counted.
+    /// Work of `threads` threads, alone.
     pub(crate) fn of(work: &'w Work<'w>, threads: usize) -> Variant<'w> {
-        Variant { work, threads, counted: threads }
+        Variant { work, threads, beside: None }
     }
 }
 
@@ -66,6 +86,10 @@ pub(crate) struct Measured {
     pub(crate) switched: usize,
     /// Operations done in all windows, including the warm-up and those that do not count.
     pub(crate) ops: u64,
+    /// Acts beside them, likewise.
+    pub(crate) acts: u64,
+    /// How often the kernel switched threads of the work in the windows tried.
+    pub(crate) switches: u64,
 }
 
 /// Number and length of windows.
@@ -81,7 +105,8 @@ struct Part {
     begin: u64,
     end: u64,
     ops: u64,
-    undisturbed: bool,
+    /// How often the kernel took the thread off its CPU, and all switches.
+    switches: [u64; 2],
 }
 
 /// Measures all variants, interleaved. A variant's own warm-up windows come first and count for
@@ -94,8 +119,9 @@ pub(crate) fn interleave(
     random: &mut Random,
 ) -> Result<Vec<Measured>> {
     let warm = |variant| {
-        let (batch_ops, ops) = warm_up(workers, clock, plan, variant)?;
-        Ok((batch_ops, Vec::<f64>::new(), Measured { ns: None, tried: 0, switched: 0, ops }))
+        let mut measured = Measured { ns: None, tried: 0, switched: 0, ops: 0, acts: 0, switches: 0 };
+        let batch_ops = warm_up(workers, clock, plan, variant, &mut measured)?;
+        Ok((batch_ops, Vec::<f64>::new(), measured))
     };
     let mut series = variants.iter().map(warm).collect::<Result<Vec<_>>>()?;
     let mut order: Vec<usize> = (0..variants.len()).collect();
@@ -104,11 +130,14 @@ pub(crate) fn interleave(
         for &index in &order {
             let (batch_ops, samples, measured) = &mut series[index];
             if samples.len() < plan.rounds {
-                let result = window(workers, clock, plan.window_us, &variants[index], *batch_ops)?;
+                let parts = window(workers, clock, plan.window_us, &variants[index], *batch_ops, measured)?;
                 measured.tried += 1;
-                measured.ops += result.ops;
-                measured.switched += usize::from(result.switched);
-                samples.extend(result.counted);
+                measured.switched += usize::from(parts.iter().any(|part| part.switches[0] > 0));
+                let of_work = &parts[..variants[index].threads];
+                measured.switches += of_work.iter().map(|part| part.switches[1]).sum::<u64>();
+                if counts(&parts, variants[index].beside.is_some_and(|beside| beside.switches)) {
+                    samples.push(clock.ns(ticks_per_op(of_work)));
+                }
             }
         }
     }
@@ -116,59 +145,77 @@ pub(crate) fn interleave(
     Ok(series.into_iter().map(summed).collect())
 }
 
-/// Warms the caches and sizes the variant's batches; returns their size and the operations done.
+/// Warms the caches and sizes the variant's batches.
 ///
 /// The fastest of some windows sizes them. After a disturbed one, batches would be so small that
 /// the clock readings show.
-fn warm_up(workers: &Workers, clock: &Clock, plan: Plan, variant: &Variant<'_>) -> Result<(u64, u64)> {
-    let (mut fastest_ns, mut ops) = (f64::INFINITY, 0);
+fn warm_up(
+    workers: &Workers,
+    clock: &Clock,
+    plan: Plan,
+    variant: &Variant<'_>,
+    measured: &mut Measured,
+) -> Result<u64> {
+    let mut fastest_ns = f64::INFINITY;
     for _ in 0..WARM_UPS {
-        let result = window(workers, clock, plan.window_us, variant, 16)?;
-        fastest_ns = fastest_ns.min(result.ns_rough);
-        ops += result.ops;
+        let parts = window(workers, clock, plan.window_us, variant, 16, measured)?;
+        fastest_ns = fastest_ns.min(clock.ns(ticks_per_op(&parts[..variant.threads])));
     }
-    Ok((((BATCH_NS / fastest_ns.max(0.1)) as u64).clamp(1, BATCH_OPS_MAX), ops))
+    Ok(((BATCH_NS / fastest_ns.max(0.1)) as u64).clamp(1, BATCH_OPS_MAX))
 }
 
-struct WindowResult {
-    ns_rough: f64,
-    ops: u64,
-    switched: bool,
-    counted: Option<f64>,
-}
-
+/// Runs one window; the operations and acts of its parts are added to those of the variant.
 fn window(
     workers: &Workers,
     clock: &Clock,
     window_us: u64,
     variant: &Variant<'_>,
     batch_ops: u64,
-) -> Result<WindowResult> {
-    let start = Start::new(variant.threads);
-    let (lead, length) = (clock.ticks_per_us() * 2, clock.ticks_per_us() * window_us);
-    let parts = workers.try_run(variant.threads, |thread| {
-        let (mut cursor, mut ops) = (0, 0);
+    measured: &mut Measured,
+) -> Result<Vec<Part>> {
+    let threads = variant.threads + usize::from(variant.beside.is_some());
+    let (per_us, start) = (clock.ticks_per_us(), Start::new(threads));
+    let parts = workers.try_run(threads, |thread| {
+        let (mut cursor, mut next) = (0, 0);
+        let mut turn = || match variant.beside.filter(|_| thread == variant.threads) {
+            None => (variant.work)(thread, &mut cursor, batch_ops),
+            Some(_) if clock::now() < next => {
+                std::hint::spin_loop();
+                Ok(0)
+            }
+            Some(beside) => {
+                next = clock::now() + beside.every_us * per_us;
+                (beside.act)().map(|()| 1)
+            }
+        };
+        // A thread's first operations find nothing of its own in the caches. An error must not keep
+        // the others waiting at the start.
+        let warmed = turn();
         // Before the start, so that a thread that is switched out while it waits does not count.
         let before = ThreadUsage::now();
-        let deadline = start.wait(lead) + length;
-        let begin = clock::now();
+        let deadline = start.wait(2 * per_us) + window_us * per_us;
+        let (begin, mut ops) = (clock::now(), 0);
+        let first = warmed?;
         loop {
-            ops += (variant.work)(thread, &mut cursor, batch_ops)?;
+            ops += turn()?;
             let end = clock::now();
             if end >= deadline {
-                return Ok(Part { begin, end, ops, undisturbed: before.is_undisturbed() });
+                let since = ThreadUsage::now().since(before);
+                let all = since.switches_voluntary + since.switches_involuntary;
+                return Ok((Part { begin, end, ops, switches: [since.switches_involuntary, all] }, first));
             }
         }
     })?;
-    let ns = clock.ns(ticks_per_op(&parts[..variant.counted]));
-    let ops = parts.iter().map(|part| part.ops).sum();
-    let switched = parts.iter().any(|part| !part.undisturbed);
-    Ok(WindowResult { ns_rough: ns, ops, switched, counted: counts(&parts).then_some(ns) })
+    for (thread, (part, first)) in parts.iter().enumerate() {
+        let sum = if thread < variant.threads { &mut measured.ops } else { &mut measured.acts };
+        *sum += part.ops + first;
+    }
+    Ok(parts.into_iter().map(|(part, _)| part).collect())
 }
 
 /// Whether a window of these parts counts (I1).
-fn counts(parts: &[Part]) -> bool {
-    parts.iter().all(|part| part.undisturbed) && overlap(parts) > OVERLAP_LEAST
+fn counts(parts: &[Part], switches: bool) -> bool {
+    (switches || parts.iter().all(|part| part.switches[0] == 0)) && overlap(parts) > OVERLAP_LEAST
 }
 
 /// Ticks an operation as a thread sees it: all threads' time over all threads' operations.
@@ -239,7 +286,7 @@ mod tests {
     use crate::Error;
 
     fn spanning(begin: u64, end: u64, ops: u64) -> Part {
-        Part { begin, end, ops, undisturbed: true }
+        Part { begin, end, ops, switches: [0; 2] }
     }
 
     #[test]
@@ -253,12 +300,14 @@ mod tests {
     #[test]
     fn counts_no_window_that_is_disturbed_or_overlaps_little() {
         let good = spanning(0, 100, 1);
+        let counts = |parts: &[Part]| super::counts(parts, false);
+        let switched = Part { switches: [1, 1], ..good };
         assert!(counts(&[good]) && counts(&[good, good]));
-        assert!(!counts(&[Part { undisturbed: false, ..good }]));
-        assert!(!counts(&[good, Part { undisturbed: false, ..good }]));
+        assert!(!counts(&[switched]) && !counts(&[good, switched]));
+        assert!(super::counts(&[good, switched], true), "the work is about switches");
         assert!(counts(&[good, spanning(4, 100, 1)]));
         assert!(!counts(&[good, spanning(5, 100, 1)]), "95 % is not more than 95 %");
-        assert!(!counts(&[spanning(0, 10, 1), spanning(20, 30, 1)]));
+        assert!(!super::counts(&[spanning(0, 10, 1), spanning(20, 30, 1)], true));
     }
 
     fn start(threads: usize) -> (Workers, Clock) {
@@ -292,7 +341,8 @@ mod tests {
         let ((workers, clock), batches, largest) = (start(1), AtomicU64::new(0), AtomicU64::new(0));
         let slow_at_first = |_: usize, _: &mut usize, count: u64| {
             // ORDERING: Relaxed, here and below; counts, read after the workers are done.
-            if batches.fetch_add(1, Ordering::Relaxed) == 0 {
+            // The first one comes before the window.
+            if batches.fetch_add(1, Ordering::Relaxed) == 1 {
                 std::thread::sleep(Duration::from_millis(5));
             }
             largest.fetch_max(count, Ordering::Relaxed);

@@ -1,98 +1,73 @@
 //! Threads pinned one to a CPU, which run one closure at the same time.
 //!
-//!   caller ── run(2, job) ──▶ worker 0 on CPU 0 ──┐
-//!                       └───▶ worker 1 on CPU 1 ──┴──▶ [result of 0, result of 1]
+//!   caller ── run(2, job) ──▶ thread 0 on CPU 0 ──┐
+//!                       └───▶ thread 1 on CPU 1 ──┴──▶ [result of 0, result of 1]
 //!
-//! - I1. Worker i stays on one CPU: the i-th that the process may use, counted modulo the number of
+//! - I1. Thread i stays on one CPU: the i-th that the process may use, counted modulo the number of
 //!   CPUs.
-//! - I2. Between two runs every worker sleeps, so a run on one worker leaves the other CPUs idle.
-//! - I3. `run` returns only after each worker has dropped its job, so a job may borrow from the
-//!   caller.
-//! - I4. One run at a time: `Workers` is not `Sync`, so neither a job nor another thread can begin
-//!   a second one.
+//! - I2. The threads end with their run, so a run on one of them leaves the other CPUs idle.
 
-#![allow(unsafe_code)]
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 
 use super::prelude::*;
 
-type Job<'j> = Box<dyn FnOnce() + Send + 'j>;
-
-/// A set of pinned threads.
+/// The CPUs that the threads of each run are pinned to.
 pub(crate) struct Workers {
-    workers: Vec<Worker>,
-    /// Why a worker is not pinned, if one is not.
-    pub(crate) unpinned: Option<String>,
+    threads: usize,
+    allowed: Vec<usize>,
     /// CPUs this process may use.
     pub(crate) cpus: usize,
-}
-
-struct Worker {
-    jobs: Option<Sender<Job<'static>>>,
-    /// One message for each job: whether it returned without a panic.
-    done: Receiver<bool>,
-    thread: Option<JoinHandle<()>>,
+    /// Why a thread is not pinned, if one is not.
+    pub(crate) unpinned: Option<String>,
 }
 
 impl Workers {
-    /// Starts `threads` threads and pins each. A thread that cannot be pinned runs anywhere, and
-    /// `unpinned` says so.
+    /// Starts and pins `threads` threads once, to find out whether that works. A thread that cannot
+    /// be pinned runs anywhere, and `unpinned` says so.
     pub(crate) fn start(threads: usize) -> Result<Workers> {
-        let cpus = os::allowed_cpus()?;
-        let mut workers = Vec::with_capacity(threads);
-        let mut unpinned = None;
-        for index in 0..threads {
-            let cpu = cpus[index % cpus.len()];
-            let ((jobs, orders), (done, results), (report, pinned)) =
-                (channel::<Job<'static>>(), channel(), channel());
-            let thread = spawn(&format!("lab-{index}"), move || {
-                let _ = report.send(os::pin_to(cpu));
-                while let Ok(job) = orders.recv() {
-                    let _ = done.send(catch_unwind(AssertUnwindSafe(job)).is_ok());
-                }
-            })?;
-            workers.push(Worker { jobs: Some(jobs), done: results, thread: Some(thread) });
-            if let Ok(Err(why)) = pinned.recv() {
-                unpinned.get_or_insert(format!("thread {index} could not be pinned to CPU {cpu}: {why}"));
-            }
-        }
-        Ok(Workers { workers, unpinned, cpus: cpus.len() })
+        let allowed = os::allowed_cpus()?;
+        let mut workers = Workers { threads, cpus: allowed.len(), allowed, unpinned: None };
+        let pinned = workers.run(threads, |thread| os::pin_to(workers.cpu(thread)));
+        let failed =
+            pinned.into_iter().enumerate().find_map(|(thread, pinned)| Some((thread, pinned.err()?)));
+        workers.unpinned = failed.map(|(thread, why)| {
+            format!("thread {thread} could not be pinned to CPU {}: {why}", workers.cpu(thread))
+        });
+        Ok(workers)
     }
 
     pub(crate) fn threads(&self) -> usize {
-        self.workers.len()
+        self.threads
     }
 
-    /// Runs `job(i)` on workers 0 to `active` - 1 at the same time, and returns their results in
+    fn cpu(&self, thread: usize) -> usize {
+        self.allowed[thread % self.cpus]
+    }
+
+    /// Runs `job(i)` on threads 0 to `active` - 1 at the same time, and returns their results in
     /// order.
     ///
     /// # Panics
-    /// When a job panicked, or when `active` exceeds the number of workers.
+    /// When a job panicked.
     pub(crate) fn run<R: Send>(&self, active: usize, job: impl Fn(usize) -> R + Sync) -> Vec<R> {
-        let results: Vec<Mutex<Option<R>>> = (0..active).map(|_| Mutex::new(None)).collect();
-        let workers = &self.workers[..active];
-        for (index, (worker, result)) in workers.iter().zip(&results).enumerate() {
-            let job = &job;
-            let order: Job<'_> = Box::new(move || *lock(result) = Some(job(index)));
-            // SAFETY: the job borrows from this call. A worker says that it is done after it has dropped the
-            // job, and the loop below waits for that of every worker before this function returns
-            // or panics (I3).
-            let order = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(order) };
-            // A worker receives until its sender is dropped, so this cannot fail while `self` lives.
-            let _ = worker.jobs.as_ref().map(|jobs| jobs.send(order));
-        }
-        let done = workers.iter().filter(|worker| worker.done.recv() == Ok(true)).count();
-        assert!(done == active, "a job of the workers panicked");
-        let taken = results.into_iter().map(|result| result.into_inner().ok().flatten());
-        taken.map(|result| result.expect("a job that is done has its result")).collect()
+        let pinned = |thread| {
+            // A failure was reported by `start`.
+            let _ = os::pin_to(self.cpu(thread));
+            job(thread)
+        };
+        std::thread::scope(|scope| {
+            let pinned = &pinned;
+            let started: Vec<_> = (0..active).map(|thread| scope.spawn(move || pinned(thread))).collect();
+            let results = started.into_iter().map(|thread| thread.join());
+            results.map(|result| result.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        })
     }
 
-    /// Runs `job(i, moment)` on `active` workers, which start together at a moment `lead_ticks`
+    /// Runs `job(i, moment)` on `active` threads, which start together at a moment `lead_ticks`
     /// after the last of them is there, and returns the first error or all results.
     pub(crate) fn run_together<R: Send>(
         &self,
@@ -104,14 +79,14 @@ impl Workers {
         self.try_run(active, |thread| job(thread, start.wait(lead_ticks)))
     }
 
-    /// Runs `job` on worker 0.
+    /// Runs `job` on thread 0.
     pub(crate) fn run_one<R: Send>(&self, job: impl FnOnce() -> R + Send) -> R {
         let job = Mutex::new(Some(job));
         let mut results = self.run(1, |_| lock(&job).take().map(|job| job()));
-        results.pop().flatten().expect("one worker ran it once")
+        results.pop().flatten().expect("one thread ran it once")
     }
 
-    /// Runs `job(i)` on `active` workers, and returns the first error or all results.
+    /// Runs `job(i)` on `active` threads, and returns the first error or all results.
     pub(crate) fn try_run<R: Send>(
         &self,
         active: usize,
@@ -121,29 +96,21 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
-    fn drop(&mut self) {
-        for worker in &mut self.workers {
-            worker.jobs = None;
-        }
-        for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // Its loop catches the panics of jobs.
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Locks, also after a panic of another holder: the values here are whole at each moment.
 pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a named thread.
-fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
-    Builder::new()
-        .name(name.to_owned())
-        .spawn(work)
-        .map_err(Error::system(format!("start the thread {name}")))
+/// Starts a pinned thread that sleeps until it is called, works, and sleeps again, until the sender
+/// is dropped. The CPU is counted modulo those that the process may use.
+pub(crate) fn sleeper(cpu: usize, work: impl Fn() + Send + 'static) -> Result<SyncSender<()>> {
+    let (cpus, (calls, called)) = (os::allowed_cpus()?, sync_channel(1));
+    let started = Builder::new().spawn(move || {
+        // One that cannot be pinned runs anywhere.
+        let _ = os::pin_to(cpus[cpu % cpus.len()]);
+        called.iter().for_each(|()| work());
+    });
+    started.map(|_| calls).map_err(Error::system("start a thread that sleeps"))
 }
 
 /// The point where the threads of one run meet, so that they start together.
@@ -196,85 +163,6 @@ pub(crate) fn spin_until<T>(ready: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// A pinned thread that sleeps until it is called, works, and sleeps again; it ends on drop. A call
-/// during the work makes it work once more.
-pub(crate) struct Sleeper {
-    calls: Arc<Calls>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct Calls {
-    made: AtomicU64,
-    /// The number of calls at the begin of the last work that is done.
-    answered: AtomicU64,
-    closing: AtomicBool,
-}
-
-impl Sleeper {
-    /// Starts the thread on a CPU, counted modulo those that the process may use. One that cannot
-    /// be pinned runs anywhere.
-    pub(crate) fn start(name: &str, cpu: usize, work: impl Fn() + Send + 'static) -> Result<Sleeper> {
-        let cpus = os::allowed_cpus()?;
-        let (cpu, calls) = (cpus[cpu % cpus.len()], Arc::<Calls>::default());
-        let own = Arc::clone(&calls);
-        let thread = spawn(name, move || {
-            let _ = os::pin_to(cpu);
-            own.answer(work);
-        })?;
-        Ok(Sleeper { calls, thread: Some(thread) })
-    }
-
-    /// Wakes the thread.
-    pub(crate) fn call(&self) {
-        // ORDERING: Release; pairs with the Acquire of the thread, which sees the caller's stores before
-        // this.
-        self.calls.made.fetch_add(1, Ordering::Release);
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
-        }
-    }
-
-    /// Waits until every call is answered.
-    pub(crate) fn rest(&self) {
-        // ORDERING: Relaxed; the calls were made by this thread or before it joined those that made them.
-        let made = self.calls.made.load(Ordering::Relaxed);
-        // ORDERING: Acquire; pairs with the thread's Release.
-        spin_until(|| (self.calls.answered.load(Ordering::Acquire) == made).then_some(()));
-    }
-}
-
-impl Calls {
-    /// The life of the thread.
-    fn answer(&self, work: impl Fn()) {
-        // ORDERING: Acquire; pairs with the Release in `drop`.
-        while !self.closing.load(Ordering::Acquire) {
-            // ORDERING: Acquire; pairs with the Release of a call. Relaxed: only this thread writes
-            // `answered`.
-            let (made, answered) = (self.made.load(Ordering::Acquire), self.answered.load(Ordering::Relaxed));
-            if made == answered {
-                std::thread::park();
-                continue;
-            }
-            work();
-            // ORDERING: Release; pairs with the Acquire in `rest`.
-            self.answered.store(made, Ordering::Release);
-        }
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        // ORDERING: Release; pairs with the thread's Acquire.
-        self.calls.closing.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // One that panicked did no work, which the checks of its experiment show.
-            let _ = thread.join();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,25 +192,20 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a job of the workers panicked")]
+    #[should_panic(expected = "on purpose")]
     fn panics_when_a_job_panics() {
         Workers::start(1).unwrap().run(1, |_| panic!("on purpose"));
     }
 
     #[test]
     fn works_after_each_call_and_ends() {
-        let done = Arc::new(AtomicU64::new(0));
-        let own = Arc::clone(&done);
-        let sleeper = Sleeper::start("sleeper", 1, move || {
-            // ORDERING: Relaxed; `rest` publishes it.
-            own.fetch_add(1, Ordering::Relaxed);
-        });
-        let sleeper = sleeper.unwrap();
-        for calls in 1..=3 {
-            sleeper.call();
-            sleeper.rest();
-            // ORDERING: Relaxed; as above.
-            assert_eq!(done.load(Ordering::Relaxed), calls);
+        let (done, seen) = sync_channel(0);
+        let sleeper = sleeper(1, move || done.send(()).unwrap()).unwrap();
+        for _ in 0..3 {
+            sleeper.send(()).unwrap();
+            seen.recv().unwrap();
         }
+        drop(sleeper);
+        assert!(seen.recv().is_err(), "the thread has ended");
     }
 }

@@ -119,27 +119,15 @@ fn above_stocks(lab: &mut Lab<'_>) -> Result<()> {
     lab.print(&table)
 }
 
-/// Pairs of leaf 1 on the first thread, which alone counts; `other` is what the second thread does.
+/// Pairs of an innocent on the first thread, beside what the second does in each case.
 fn beside_thread(
     lab: &mut Lab<'_>,
     innocent: &Group,
     others: &[&(dyn Fn() -> Result<()> + Sync)],
 ) -> Result<Vec<Option<Summary>>> {
-    let works: Vec<_> = others
-        .iter()
-        .map(|other| {
-            move |thread: usize, _: &mut usize, count| {
-                if thread > 0 {
-                    return other().map(|()| 1);
-                }
-                for _ in 0..count {
-                    drop(innocent.try_charge(PAGE).or_wrong(FITS)?);
-                }
-                Ok(count)
-            }
-        })
-        .collect();
-    let variants: Vec<_> = works.iter().map(|work| Variant { work, threads: 2, counted: 1 }).collect();
+    let work = each(|| innocent.try_charge(PAGE).map(drop).or_wrong(FITS));
+    let besides = others.iter().map(|act| Some(Beside::every(0, act)));
+    let variants: Vec<_> = besides.map(|beside| Variant { beside, ..Variant::of(&work, 1) }).collect();
     Ok(lab.interleave(&variants)?.iter().map(|one| one.ns).collect())
 }
 
