@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memgroup::{Ask, Charge, Count, Group, Hierarchy, Registration, Scan, ShrinkerConfig, ShrinkerSlot};
 
-use super::cache::{BATCH, Made, PAGE, Tenant, add, parent, plenty};
+use super::cache::{BATCH, LONG, Made, PAGE, Tenant, add, parent, plenty};
 
 /// A cache of `pages` pages, less than a batch in all, and the number of its calls. Every call stops; one in `every` calls gives a page.
 fn drop_by_drop(tenants: &Group, pages: u64, every: u64) -> (Arc<AtomicU64>, memgroup::GroupShrinker) {
@@ -20,7 +20,7 @@ fn drop_by_drop(tenants: &Group, pages: u64, every: u64) -> (Arc<AtomicU64>, mem
         }
         Scan::Stopped { bytes: 0 }
     };
-    let config = ShrinkerConfig::new("drop by drop").batch_bytes(1 << 40);
+    let config = ShrinkerConfig::new("drop by drop").batch_bytes(1 << 40).patience(LONG);
     let shrinker = group.add_shrinker(config, Made(plenty, scan)).unwrap();
     shrinker.mark();
     (calls, shrinker)

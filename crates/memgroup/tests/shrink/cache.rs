@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use memgroup::{
     Ask, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Scan, Shrinker, ShrinkerConfig, SlotSource,
@@ -90,9 +91,16 @@ impl Tenant {
     }
 }
 
-/// A parent with a limit of `pages` pages, on `slots` virtual slots.
+/// A patience that no test exhausts. With the default of a second, a charge on a busy machine may be
+/// refused before it has made all its rounds, and a thread that loses its CPU within a callback looks
+/// like a shrinker that hangs.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
+/// A parent with a limit of `pages` pages, on `slots` virtual slots. Its charges have [`LONG`] to
+/// make room.
 pub(crate) fn parent(slots: usize, pages: u64) -> (Hierarchy, Group) {
-    let hierarchy = Hierarchy::new(Config::with_slots(SlotSource::virtual_slots(slots).unwrap())).unwrap();
+    let config = Config::with_slots(SlotSource::virtual_slots(slots).unwrap()).reclaim_patience(LONG);
+    let hierarchy = Hierarchy::new(config).unwrap();
     let tenants = hierarchy.create("/tenants").unwrap();
     tenants.set_max(pages * PAGE).unwrap();
     (hierarchy, tenants)

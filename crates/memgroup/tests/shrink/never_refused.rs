@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use memgroup::{
     Ask, Charge, ChargeError, Config, Count, Group, GroupShrinker, Hierarchy, Scan, ShrinkerConfig,
@@ -13,9 +12,8 @@ use memgroup::{
 };
 use memgroup_percpu::pin_virtual;
 
-use super::cache::{Cache, PAGE, Tenant, add, parent};
+use super::cache::{Cache, LONG, PAGE, Tenant, add, parent};
 
-const LONG: Duration = Duration::from_secs(3600);
 const THREADS: u64 = 4;
 const TENANTS: usize = 3;
 /// Pages that one thread holds at most beside the caches.
