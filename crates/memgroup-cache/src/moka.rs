@@ -31,7 +31,6 @@
 
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,6 +104,7 @@ where
 }
 
 /// The settings of a [`MokaCache`]. A [`CacheConfig`] is one, too.
+#[derive(Debug)]
 pub struct MokaConfig {
     cache: CacheConfig,
     time_to_live: Option<Duration>,
@@ -142,17 +142,6 @@ impl MokaConfig {
 impl From<CacheConfig> for MokaConfig {
     fn from(cache: CacheConfig) -> MokaConfig {
         MokaConfig::new(cache)
-    }
-}
-
-impl fmt::Debug for MokaConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MokaConfig")
-            .field("cache", &self.cache)
-            .field("time_to_live", &self.time_to_live)
-            .field("time_to_idle", &self.time_to_idle)
-            .field("eviction_policy", &self.policy)
-            .finish()
     }
 }
 

@@ -10,35 +10,23 @@
 //!   need not cause an error. An error reports the *last* failure since the connection was entered.
 
 use std::cell::Cell;
-use std::fmt;
 
 use memgroup::{ChargeError, scope};
 
 /// The reason why an allocation of SQLite failed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocationError {
     /// The charged group, or one of its ancestors, refused the charge.
+    #[error("failed to {0}")]
     Refused(ChargeError),
     /// The charge succeeded, but the system had no memory for a block of this size.
+    #[error("failed to get {asked_bytes} bytes from the system")]
     System {
         /// Bytes requested from the system.
         asked_bytes: u64,
     },
 }
-
-impl fmt::Display for AllocationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AllocationError::Refused(refusal) => write!(f, "failed to {refusal}"),
-            AllocationError::System { asked_bytes } => {
-                write!(f, "failed to get {asked_bytes} bytes from the system")
-            }
-        }
-    }
-}
-
-impl std::error::Error for AllocationError {}
 
 thread_local! {
     /// The last failure, and the usage of the current group at that time.

@@ -1,8 +1,6 @@
 //! Errors of a tenant's connection. They distinguish running out of memory and being killed to free
 //! memory from all other failures.
 
-use std::fmt;
-
 use memgroup::ChargeErrorKind;
 use rusqlite::ffi;
 
@@ -67,7 +65,11 @@ pub enum TenantError {
 }
 
 /// Work that failed because a group was full.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "failed to run SQL in group {group}: out of memory{}{}",
+    cause.as_ref().map_or_else(String::new, |cause| format!(": {cause}")), end(*rolled_back)
+)]
 pub struct OutOfMemory {
     pub(crate) group: String,
     /// Boxed, so that a `Result` of a statement stays small.
@@ -118,7 +120,12 @@ impl OutOfMemory {
 }
 
 /// Work that was stopped to free memory for another group.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "failed to run SQL in group {group}: stopped to free memory for group {requester}, which needed {asked} bytes in \
+     {full} (usage {usage}{}){}",
+    max.map_or(", no max".to_owned(), |max| format!(" of max {max}")), end(*rolled_back)
+)]
 pub struct Killed {
     pub(crate) group: String,
     pub(crate) requester: String,
@@ -223,27 +230,4 @@ pub(crate) fn is_interrupted(error: &rusqlite::Error) -> bool {
 /// Returns the end of a message.
 fn end(rolled_back: bool) -> &'static str {
     if rolled_back { "; the transaction was rolled back" } else { "" }
-}
-
-impl fmt::Display for Killed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Killed { group, requester, full, asked, usage, max, rolled_back } = self;
-        let limit = max.map_or(", no max".to_owned(), |max| format!(" of max {max}"));
-        write!(
-            f,
-            "failed to run SQL in group {group}: stopped to free memory for group {requester}, which needed {asked} bytes in \
-             {full} (usage {usage}{limit}){}",
-            end(*rolled_back)
-        )
-    }
-}
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed to run SQL in group {}: out of memory", self.group)?;
-        if let Some(cause) = &self.cause {
-            write!(f, ": {cause}")?;
-        }
-        f.write_str(end(self.rolled_back))
-    }
 }

@@ -5,39 +5,23 @@
 //! - I1. Every name in which SQLite finds `cache=shared` is recognised. So may be a name that
 //!   SQLite does not read as a URI.
 
+use percent_encoding::percent_decode;
+
 /// Returns whether `name` is a URI with `cache=shared` among its parameters.
 pub(crate) fn asks_for_shared_cache(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b"file:") else { return false };
     let rest = rest.split(|&byte| byte == b'#').next().unwrap_or_default();
     let query = rest.iter().position(|&byte| byte == b'?').map_or(&[][..], |question| &rest[question + 1..]);
     query.split(|&byte| byte == b'&').any(|parameter| {
-        let mut halves = parameter.splitn(2, |&byte| byte == b'=').map(decoded);
-        halves.next().is_some_and(|key| key == b"cache")
-            && halves.next().is_some_and(|value| value == b"shared")
+        let (key, value) = parameter.split_at(parameter.iter().position(|&byte| byte == b'=').unwrap_or(0));
+        decodes_to(key, b"cache") && decodes_to(value, b"=shared")
     })
 }
 
-/// Returns `text` up to a `%00`, with each `%HH` replaced. A `%` without two hexadecimal digits
-/// stays as it is.
-fn decoded(mut text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    while let [first, rest @ ..] = text {
-        let escaped = match rest {
-            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
-            _ => None,
-        };
-        match escaped {
-            Some((0, 0)) => break,
-            Some((high, low)) => bytes.push(high << 4 | low),
-            None => bytes.push(*first),
-        }
-        text = if escaped.is_some() { &rest[2..] } else { rest };
-    }
-    bytes
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).map(|digit| digit as u8)
+/// Returns whether `text` up to a `%00`, with each `%HH` replaced, is `wanted`. A `%` without two
+/// hexadecimal digits stays as it is.
+fn decodes_to(text: &[u8], wanted: &[u8]) -> bool {
+    percent_decode(text).take_while(|&byte| byte != 0).eq(wanted.iter().copied())
 }
 
 #[cfg(test)]

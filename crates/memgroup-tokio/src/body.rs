@@ -4,7 +4,6 @@
 //!   part is dropped, because its `Bytes` own the charge. Once the frame is dropped, what a reader
 //!   copied out of it is charged only if the reader charges it.
 
-use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,48 +18,30 @@ use pin_project_lite::pin_project;
 use crate::in_group::{InGroup, InGroupExt};
 
 /// Why a body was cut off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyFailure {
     /// The body has more data than it may have.
+    #[error("body too large: more than {max} bytes")]
     TooLarge {
         /// The most bytes that it may have.
         max: u64,
     },
     /// A frame could not be charged.
+    #[error("failed to {0}")]
     Refused(ChargeError),
 }
 
-impl fmt::Display for BodyFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BodyFailure::TooLarge { max } => write!(f, "body too large: more than {max} bytes"),
-            BodyFailure::Refused(error) => write!(f, "failed to {error}"),
-        }
-    }
-}
-
-impl Error for BodyFailure {}
-
 /// The error of a [`ChargedBody`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError<E> {
     /// The error of the body within.
+    #[error("{0}")]
     Inner(E),
     /// The body was cut off.
+    #[error("{0}")]
     Failed(BodyFailure),
 }
-
-impl<E: fmt::Display> fmt::Display for BodyError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BodyError::Inner(error) => error.fmt(f),
-            BodyError::Failed(failure) => failure.fmt(f),
-        }
-    }
-}
-
-impl<E: Error> Error for BodyError<E> {}
 
 /// The charge that a body was made with. Clones share it, and it lasts until the body and all
 /// clones are dropped.

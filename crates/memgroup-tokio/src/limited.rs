@@ -18,11 +18,12 @@ use crate::in_group::InGroup;
 use crate::stop::Member;
 
 /// Why a task was ended. Its future was dropped, and the memory that it held is free.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ended {
     /// The group was over its limit after a poll: by forced charges, or because the limit was
     /// lowered.
+    #[error("task ended: group {group} is over its limit, usage {usage} of max {max}")]
     OverLimit {
         /// The group's path.
         group: String,
@@ -32,6 +33,7 @@ pub enum Ended {
         max: u64,
     },
     /// The group was stopped to make room for another group's charge.
+    #[error("task ended: group {group} was stopped to free memory for a charge of {asked} bytes")]
     Killed {
         /// The path of the stopped group.
         group: String,
@@ -43,30 +45,12 @@ pub enum Ended {
         asked: u64,
     },
     /// [`Tasks::stop`](crate::Tasks::stop) was called.
+    #[error("task ended: the tasks of group {group} were stopped")]
     Stopped {
         /// The path of the stopped group.
         group: String,
     },
 }
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ended::OverLimit { group, usage, max } => {
-                write!(f, "task ended: group {group} is over its limit, usage {usage} of max {max}")
-            }
-            Ended::Killed { group, asked, .. } => {
-                write!(
-                    f,
-                    "task ended: group {group} was stopped to free memory for a charge of {asked} bytes"
-                )
-            }
-            Ended::Stopped { group } => write!(f, "task ended: the tasks of group {group} were stopped"),
-        }
-    }
-}
-
-impl std::error::Error for Ended {}
 
 impl Ended {
     fn of(member: &Member, group: &Group) -> Ended {

@@ -8,6 +8,7 @@
 //! - I1. The group is removed when its owners are dropped: the future, the request's extensions and
 //!   the body of the response.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -228,23 +229,14 @@ fn create(tenant: &Group, max: Option<u64>) -> Result<OwnedGroup, GroupError> {
     Ok(group)
 }
 
-const PREFIX: &[u8] = b"request-";
-const NAME_BYTES: usize = PREFIX.len() + u64::MAX.ilog10() as usize + 1;
+const NAME_BYTES: usize = "request-".len() + u64::MAX.ilog10() as usize + 1;
 
 /// Formats `request-N` without allocating.
-fn name(bytes: &mut [u8; NAME_BYTES], mut number: u64) -> &str {
-    let mut at = NAME_BYTES;
-    loop {
-        at -= 1;
-        bytes[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    at -= PREFIX.len();
-    bytes[at..][..PREFIX.len()].copy_from_slice(PREFIX);
-    std::str::from_utf8(&bytes[at..]).expect("all of it is ASCII")
+fn name(bytes: &mut [u8; NAME_BYTES], number: u64) -> &str {
+    let mut left = &mut bytes[..];
+    write!(left, "request-{number}").expect("each number has room");
+    let length = NAME_BYTES - left.len();
+    std::str::from_utf8(&bytes[..length]).expect("all of it is ASCII")
 }
 
 impl Settings {
