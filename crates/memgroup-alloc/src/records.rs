@@ -35,7 +35,6 @@ use core::ptr::null_mut;
 
 use memgroup_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use memgroup_sync::spin::Wait;
-use memgroup_sync::{array, const_fn};
 
 use crate::mutation::{self, Mutation};
 use crate::slots::{Answer, Key, SLOTS, Slot, Slots, UNITS_MOST};
@@ -77,21 +76,37 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    const_fn! {
-        /// A record without owners, claimed by its maker.
-        pub(crate) fn new(allows_stores: bool) -> Record {
-            Record {
-                slots: Slots::new(),
-                ahead: array![AtomicU32::new(AHEAD_FIRST); SLOTS],
-                mosts: array![AtomicU32::new(UNITS_MOST as u32); SLOTS],
-                turn: AtomicU32::new(0),
-                is_busy: AtomicBool::new(false),
-                is_proven: AtomicBool::new(!allows_stores),
-                state: AtomicU32::new(if allows_stores { CLAIMED } else { CLAIMED | CEASED }),
-                last: AtomicU32::new(0),
-                most: AtomicU32::new(UNITS_MOST as u32),
-                next: AtomicPtr::new(null_mut()),
-            }
+    /// A record without owners, claimed by its maker.
+    #[cfg(not(memgroup_loom))]
+    pub(crate) const fn new(allows_stores: bool) -> Record {
+        Record {
+            slots: Slots::new(),
+            ahead: [const { AtomicU32::new(AHEAD_FIRST) }; SLOTS],
+            mosts: [const { AtomicU32::new(UNITS_MOST as u32) }; SLOTS],
+            turn: AtomicU32::new(0),
+            is_busy: AtomicBool::new(false),
+            is_proven: AtomicBool::new(!allows_stores),
+            state: AtomicU32::new(if allows_stores { CLAIMED } else { CLAIMED | CEASED }),
+            last: AtomicU32::new(0),
+            most: AtomicU32::new(UNITS_MOST as u32),
+            next: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    /// A record without owners, claimed by its maker.
+    #[cfg(memgroup_loom)]
+    pub(crate) fn new(allows_stores: bool) -> Record {
+        Record {
+            slots: Slots::new(),
+            ahead: core::array::from_fn(|_| AtomicU32::new(AHEAD_FIRST)),
+            mosts: core::array::from_fn(|_| AtomicU32::new(UNITS_MOST as u32)),
+            turn: AtomicU32::new(0),
+            is_busy: AtomicBool::new(false),
+            is_proven: AtomicBool::new(!allows_stores),
+            state: AtomicU32::new(if allows_stores { CLAIMED } else { CLAIMED | CEASED }),
+            last: AtomicU32::new(0),
+            most: AtomicU32::new(UNITS_MOST as u32),
+            next: AtomicPtr::new(null_mut()),
         }
     }
 
@@ -399,11 +414,14 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    const_fn! {
-        /// A list without records.
-        pub(crate) fn new() -> Records {
-            Records { first: AtomicPtr::new(null_mut()) }
-        }
+    #[cfg(not(memgroup_loom))]
+    pub(crate) const fn new() -> Records {
+        Records { first: AtomicPtr::new(null_mut()) }
+    }
+
+    #[cfg(memgroup_loom)]
+    pub(crate) fn new() -> Records {
+        Records { first: AtomicPtr::new(null_mut()) }
     }
 
     /// Returns a record for the calling thread: one that a thread returned, or a new one from

@@ -23,7 +23,6 @@
 //!   Loom: `loom_no_slot_stays_open_after_a_removal`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::{array, const_fn};
 
 use crate::mutation::{self, Mutation};
 
@@ -134,11 +133,16 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    const_fn! {
-        /// A slot without an owner.
-        pub(crate) fn new() -> Slot {
-            Slot { word: AtomicU64::new(0) }
-        }
+    /// A slot without an owner.
+    #[cfg(not(memgroup_loom))]
+    pub(crate) const fn new() -> Slot {
+        Slot { word: AtomicU64::new(0) }
+    }
+
+    /// A slot without an owner.
+    #[cfg(memgroup_loom)]
+    pub(crate) fn new() -> Slot {
+        Slot { word: AtomicU64::new(0) }
     }
 
     /// Does the work of `take` for a small block, by a store, on a thread that no other thread
@@ -225,11 +229,16 @@ impl Slot {
 }
 
 impl Slots {
-    const_fn! {
-        /// Slots without an owner.
-        pub(crate) fn new() -> Slots {
-            Slots { slots: array![Slot::new(); SLOTS] }
-        }
+    /// Slots without an owner.
+    #[cfg(not(memgroup_loom))]
+    pub(crate) const fn new() -> Slots {
+        Slots { slots: [const { Slot::new() }; SLOTS] }
+    }
+
+    /// Slots without an owner.
+    #[cfg(memgroup_loom)]
+    pub(crate) fn new() -> Slots {
+        Slots { slots: core::array::from_fn(|_| Slot::new()) }
     }
 
     /// Returns the slot with this index, which is below `SLOTS`. The remainder makes a bounds check

@@ -12,12 +12,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
 use memgroup::{Charge, ChargeError, ChargeErrorKind, Effort, Group};
 pub(crate) use memgroup_alloc::uncounted;
 
+use crate::pace::Pace;
 use crate::problem::Problem;
 
 /// Charges of at most this many bytes ignore the limits of the groups above.
@@ -57,10 +59,16 @@ impl Account {
 /// Bytes of a piece.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// A text that grows in pieces.
+/// Bytes of a text that are written between two readings of the clock.
+const SETTLED: usize = 4 << 10;
+
+/// A text that grows in pieces, at the server's pace.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     account: Account,
+    pace: Arc<Pace>,
+    /// Bytes since the clock was last read.
+    unsettled: usize,
     charge: Charge,
     full: VecDeque<Bytes>,
     open: Vec<u8>,
@@ -68,10 +76,12 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    pub(crate) fn new(account: &Account) -> Result<Chunks, ChargeError> {
+    pub(crate) fn new(account: &Account, pace: &Arc<Pace>) -> Result<Chunks, ChargeError> {
         let charge = account.empty()?;
         Ok(Chunks {
             account: account.clone(),
+            pace: Arc::clone(pace),
+            unsettled: 0,
             charge,
             full: VecDeque::new(),
             open: Vec::new(),
@@ -79,17 +89,13 @@ impl Chunks {
         })
     }
 
-    /// Copies a text that exists already.
-    pub(crate) fn of(account: &Account, text: &[u8]) -> Result<Chunks, ChargeError> {
-        let mut chunks = Chunks::new(account)?;
-        match chunks.push(text) {
-            true => Ok(chunks),
-            false => Err(chunks.refused.take().expect("a refusal is kept")),
-        }
-    }
-
     /// Adds a text. Returns `false` if the memory for it was refused.
     fn push(&mut self, mut text: &[u8]) -> bool {
+        self.unsettled += text.len();
+        if self.unsettled >= SETTLED {
+            self.unsettled = 0;
+            self.pace.settle();
+        }
         while !text.is_empty() {
             if self.open.len() == self.open.capacity() && !self.begin(text.len()) {
                 return false;
@@ -174,6 +180,11 @@ mod tests {
     use memgroup::{Config, Hierarchy};
 
     use super::*;
+    use crate::pace::settles_of;
+
+    fn chunks(account: &Account) -> Chunks {
+        Chunks::new(account, &Arc::new(Pace::new(100))).unwrap()
+    }
 
     fn account(max: u64) -> (Hierarchy, Account) {
         let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
@@ -185,7 +196,7 @@ mod tests {
     #[test]
     fn charges_each_piece_and_gives_it_back() {
         let (_hierarchy, account) = account(1 << 20);
-        let mut chunks = Chunks::new(&account).unwrap();
+        let mut chunks = chunks(&account);
         let text = "0123456789".repeat(20_000);
         chunks.write_str(&text).unwrap();
         assert_eq!(chunks.len(), text.len());
@@ -202,7 +213,7 @@ mod tests {
     #[test]
     fn stops_at_the_limit_and_keeps_the_reason() {
         let (_hierarchy, account) = account(100_000);
-        let mut chunks = Chunks::new(&account).unwrap();
+        let mut chunks = chunks(&account);
         assert!((0..1000).try_for_each(|_| chunks.write_str(&"x".repeat(1000))).is_err());
         let refusal = chunks.written(Err("out of memory"), "not_written").unwrap_err();
         assert_eq!((refusal.code, refusal.group.as_deref()), (crate::problem::NO_MEMORY, Some("/serve")));
@@ -212,7 +223,24 @@ mod tests {
     #[test]
     fn a_small_text_costs_little() {
         let (_hierarchy, account) = account(1000);
-        let chunks = Chunks::of(&account, b"small").unwrap();
+        let mut chunks = chunks(&account);
+        chunks.write_str("small").unwrap();
         assert_eq!((chunks.len(), account.group.usage()), (5, 256));
+    }
+
+    #[test]
+    fn settles_once_for_each_4_kib() {
+        let (_hierarchy, account) = account(1 << 20);
+        let by_fmt = settles_of(|pace| {
+            let mut chunks = Chunks::new(&account, pace).unwrap();
+            (0..3 * SETTLED).for_each(|_| chunks.write_str("x").unwrap());
+            assert_eq!(chunks.len(), 3 * SETTLED);
+        });
+        let by_io = settles_of(|pace| {
+            let mut chunks = Chunks::new(&account, pace).unwrap();
+            (0..3 * SETTLED).for_each(|_| io::Write::write_all(&mut chunks, b"x").unwrap());
+            assert_eq!(chunks.len(), 3 * SETTLED);
+        });
+        assert_eq!((by_fmt, by_io), (3, 3));
     }
 }

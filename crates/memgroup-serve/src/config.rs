@@ -191,8 +191,8 @@ impl Serve {
     ///
     /// At its start the server charges 64 KiB for each of the possible
     /// [connections](Serve::connections), and 300 bytes for each of the possible
-    /// [events](Serve::events). The history takes 14 KiB for each of its groups, and the table of
-    /// all groups takes 150 to 300 bytes for each group. A snapshot takes about 1.5 KiB for each
+    /// [events](Serve::events). The history takes 14 KiB for each of its groups, and the list of
+    /// all groups takes about 300 bytes for each group. A snapshot takes about 1.5 KiB for each
     /// group, so an answer has the largest groups that fit in a quarter of the limit, unless its
     /// client asks for more.
     pub fn max_bytes(mut self, bytes: u64) -> Serve {

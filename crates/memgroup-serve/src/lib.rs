@@ -14,7 +14,7 @@
 //! - `problem`, `route`, `access`: the parts of a request, and the right that it has.
 //! - `account`, `actions`, `snapshots`, `conn`, `listen`: bytes, threads, values and connections,
 //!   each with its bound.
-//! - `report`, `sample`, `log`, `app`: the values that requests share, and lines about them.
+//! - `sample`, `log`, `app`: the values that requests share, and lines about them.
 //! - `facade`, `metrics`, `answer`, `sampler`, `server`: the readers of those values, the task that
 //!   makes them, the thread.
 #![forbid(unsafe_code)]
@@ -33,7 +33,6 @@ mod log;
 mod metrics;
 mod pace;
 mod problem;
-mod report;
 mod route;
 mod sample;
 mod sampler;

@@ -17,8 +17,7 @@ use memgroup::{Freshness, Group, GroupId, Hierarchy, KillReport, Reach, Statisti
 use parking_lot::Mutex;
 
 use crate::problem::Problem;
-use crate::report::{micros, outcome};
-use crate::sample::{Counts, Met};
+use crate::sample::{Counts, Met, micros, outcome};
 
 /// Logs a control action: the client, the act, and its result.
 pub(crate) fn control(client: &impl fmt::Display, act: &str, result: &Result<StatusCode, Problem>) {

@@ -13,7 +13,6 @@
 //!   snapshot, and choosing groups for `/metrics`.
 
 use std::time::Duration;
-use std::{fmt, io};
 
 use memgroup::scope;
 use parking_lot::Mutex as PlainMutex;
@@ -28,8 +27,6 @@ const PIECE: Duration = Duration::from_micros(100);
 /// The largest share of a CPU with rests, in percent. If the system wakes the thread late, a rest
 /// takes twice its time, so the thread could not reach a larger share.
 const RESTFUL: u32 = 33;
-/// Bytes of a text that are written between two readings of the clock.
-const TEXT: usize = 4 << 10;
 
 /// Returns the CPU time of this thread so far.
 fn thread_time() -> Duration {
@@ -115,11 +112,6 @@ impl Pace {
         if is_rested || self.percent > RESTFUL { Duration::ZERO } else { PIECE }
     }
 
-    /// Returns a writer that settles while a long text is written to it.
-    pub(crate) fn writer<'a, W>(&'a self, text: &'a mut W) -> Writer<'a, W> {
-        Writer { text, pace: self, written: 0 }
-    }
-
     /// Calls `act`, which isn't part of a request and has a bound of its own.
     pub(crate) fn exempt<T>(&self, act: impl FnOnce() -> T) -> T {
         self.settle();
@@ -151,42 +143,6 @@ impl Pace {
     }
 }
 
-/// A text, written at the server's pace.
-pub(crate) struct Writer<'a, W> {
-    text: &'a mut W,
-    pace: &'a Pace,
-    /// Bytes since the clock was last read.
-    written: usize,
-}
-
-impl<W> Writer<'_, W> {
-    fn wrote(&mut self, bytes: usize) {
-        self.written += bytes;
-        if self.written >= TEXT {
-            self.written = 0;
-            self.pace.settle();
-        }
-    }
-}
-
-impl<W: fmt::Write> fmt::Write for Writer<'_, W> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.wrote(text.len());
-        self.text.write_str(text)
-    }
-}
-
-impl<W: io::Write> io::Write for Writer<'_, W> {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.wrote(text.len());
-        self.text.write(text)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.text.flush()
-    }
-}
-
 /// Returns how often `act` settles with the budget that it gets. The clock stands still.
 #[cfg(test)]
 pub(crate) fn settles_of(act: impl FnOnce(&std::sync::Arc<Pace>)) -> u32 {
@@ -208,7 +164,6 @@ pub(crate) fn settles_of(act: impl FnOnce(&std::sync::Arc<Pace>)) -> u32 {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::fmt::Write as _;
 
     use super::*;
 
@@ -322,30 +277,16 @@ mod tests {
 
     #[test]
     fn a_long_text_is_written_in_pieces() {
-        let (pace, mut text) = (pace(25), String::new());
+        let hierarchy = memgroup::Hierarchy::new(memgroup::Config::new()).unwrap();
+        let account = crate::account::Account { group: hierarchy.create("/serve").unwrap() };
+        let mut text = crate::account::Chunks::new(&account, &std::sync::Arc::new(pace(25))).unwrap();
         let began = std::time::Instant::now();
-        let mut writer = pace.writer(&mut text);
         for _ in 0..1000 {
             SPENT.set(SPENT.get() + PIECE);
-            writer.write_str(&"x".repeat(TEXT)).unwrap();
+            std::fmt::Write::write_str(&mut text, &"x".repeat(4096)).unwrap();
         }
         assert!(began.elapsed() >= 1000 * PIECE);
-        assert_eq!(text.len(), 1000 * TEXT);
-    }
-
-    #[test]
-    fn a_writer_settles_once_for_each_4_kib() {
-        let (mut text, mut bytes) = (String::new(), Vec::new());
-        let by_fmt = settles_of(|pace| {
-            let mut writer = pace.writer(&mut text);
-            (0..3 * TEXT).for_each(|_| writer.write_str("x").unwrap());
-        });
-        let by_io = settles_of(|pace| {
-            let mut writer = pace.writer(&mut bytes);
-            (0..3 * TEXT).for_each(|_| io::Write::write_all(&mut writer, b"x").unwrap());
-        });
-        assert_eq!((by_fmt, by_io), (3, 3));
-        assert_eq!((text.len(), bytes.len()), (3 * TEXT, 3 * TEXT));
+        assert_eq!(text.len(), 1000 * 4096);
     }
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]

@@ -19,8 +19,7 @@ use crate::app::App;
 #[cfg(feature = "metrics")]
 use crate::facade::Facade;
 use crate::log::{self, Log};
-use crate::report::{Kill, unix_us};
-use crate::sample::{Groups, Kills, Samples};
+use crate::sample::{Groups, Kill, Kills, Samples, unix_us};
 use crate::snapshots::Found;
 
 /// Time between two reads of the root's events.

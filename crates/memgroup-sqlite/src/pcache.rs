@@ -13,7 +13,7 @@
 //! A page is *pinned* while SQLite uses it, and *evictable* otherwise. Dirty pages are pinned until
 //! they are written. A cache of a database in memory has no evictable page.
 //!
-//! Layers, each of which imports only earlier ones: `page`, `buckets`, `table`, `lock`, `recent`,
+//! Layers, each of which imports only earlier ones: `page`, `table`, `lock`, `recent`,
 //! `pages`, `cache`, `fetch`, `methods`.
 //!
 //! - I1. SQLite calls the methods of one cache from one thread at a time. Only they insert pages
@@ -35,7 +35,6 @@
 //! - E1. All state under the lock: lock.rs. [`PageCache::evictable`] reads counts that are written
 //!   under it, and may be out of date.
 
-mod buckets;
 mod cache;
 mod fetch;
 mod lock;

@@ -1,4 +1,4 @@
-//! Statics, thread-locals and constant functions that read the same in a normal build and under loom.
+//! Statics and thread-locals that read the same in a normal build and under loom.
 
 /// Declares statics, private to their module, with constant initialisers.
 ///
@@ -74,64 +74,6 @@ macro_rules! thread_local {
             $(#[$attr])*
             $vis static $name: $ty = $init;
         )+}
-    };
-}
-
-/// Declares functions that are `const` in a normal build. Under `cfg(memgroup_loom)` they aren't, because constructors of
-/// loom's types are not.
-///
-/// ```
-/// # #[cfg(not(memgroup_loom))] {
-/// use memgroup_sync::atomic::AtomicU64;
-///
-/// struct Counts([AtomicU64; 4]);
-///
-/// impl Counts {
-///     memgroup_sync::const_fn! {
-///         /// Counts of zero.
-///         fn new() -> Counts {
-///             Counts(memgroup_sync::array![AtomicU64::new(0); 4])
-///         }
-///     }
-/// }
-/// static COUNTS: Counts = Counts::new();
-/// # _ = &COUNTS.0;
-/// # }
-/// ```
-#[cfg(not(memgroup_loom))]
-#[macro_export]
-macro_rules! const_fn {
-    ($($(#[$attr:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $out:ty $body:block)+) => {$(
-        $(#[$attr])*
-        $vis const fn $name($($arg: $ty),*) -> $out $body
-    )+};
-}
-
-/// Declares functions that are `const` in a normal build.
-#[cfg(memgroup_loom)]
-#[macro_export]
-macro_rules! const_fn {
-    ($($(#[$attr:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $out:ty $body:block)+) => {$(
-        $(#[$attr])*
-        $vis fn $name($($arg: $ty),*) -> $out $body
-    )+};
-}
-
-/// Makes an array of values that cannot be copied, in a [`const_fn!`](crate::const_fn).
-#[cfg(not(memgroup_loom))]
-#[macro_export]
-macro_rules! array {
-    ($value:expr; $length:expr) => {
-        [const { $value }; $length]
-    };
-}
-
-/// Makes an array of values that cannot be copied.
-#[cfg(memgroup_loom)]
-#[macro_export]
-macro_rules! array {
-    ($value:expr; $length:expr) => {
-        ::core::array::from_fn(|_| $value)
     };
 }
 

@@ -20,8 +20,7 @@ use super::{Answer, Content};
 use crate::account::uncounted;
 use crate::app::App;
 use crate::problem::Problem;
-use crate::report::unix_us;
-use crate::sample::Ring;
+use crate::sample::{Ring, unix_us};
 
 const KIND: &str = "text/event-stream";
 /// The most bytes of the texts that are sent at once.

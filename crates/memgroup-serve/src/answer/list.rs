@@ -1,16 +1,17 @@
-//! List: the server itself, all waits, the last kills.
+//! List: the server itself, the figures of all groups, all waits, the last kills, the history.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Instant, SystemTime};
 
-use memgroup::{GroupFile, WaitReport};
+use memgroup::{GroupFile, GroupSnapshot, Snapshot, WaitKind, WaitReport};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
 use super::Answer;
 use crate::account::uncounted;
 use crate::app::App;
 use crate::problem::Problem;
-use crate::report::{Kill, Wait, unix_us};
 use crate::route::Right;
+use crate::sample::{Kill, micros, unix_us};
 
 /// A file that every group has.
 #[derive(serde::Serialize)]
@@ -54,6 +55,86 @@ pub(super) fn about(app: &App, right: Right) -> Result<Answer, Problem> {
     Answer::json(app, &About(app, right))
 }
 
+/// Figures of all groups that the page shows, in the order of the snapshot, a column each.
+///
+/// The whole tree takes about 1.5 KiB of JSON for each group. A client that asks each second asks
+/// for this table instead, and gets names only when they changed.
+struct Table<'s> {
+    snapshot: &'s Snapshot,
+    /// Another text if groups were added or removed.
+    order: String,
+    /// The `order` that the client knows.
+    known: Option<&'s str>,
+}
+
+impl Serialize for Table<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let groups = &self.snapshot.groups[..];
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("taken_unix_us", &unix_us(self.snapshot.taken))?;
+        map.serialize_entry("order", &self.order)?;
+        map.serialize_entry("left_out", &self.snapshot.left_out)?;
+        if self.known != Some(&self.order) {
+            map.serialize_entry("groups", &Names(groups))?;
+        }
+        map.serialize_entry("usage_bytes", &Column(groups, |group| group.usage_bytes))?;
+        map.serialize_entry("peak_bytes", &Column(groups, |group| group.peak_bytes))?;
+        map.serialize_entry("max_bytes", &Column(groups, |group| group.limits.max_bytes))?;
+        map.serialize_entry("high_bytes", &Column(groups, |group| group.limits.high_bytes))?;
+        map.serialize_entry("low_bytes", &Column(groups, |group| group.limits.low_bytes))?;
+        map.serialize_entry("min_bytes", &Column(groups, |group| group.limits.min_bytes))?;
+        map.serialize_entry("share", &Column(groups, |group| group.limits.share))?;
+        map.serialize_entry("refusals", &Column(groups, |group| group.refusals))?;
+        map.serialize_entry("kills", &Column(groups, |group| group.events.oom_kill))?;
+        map.serialize_entry("some_percent", &Column(groups, |group| group.pressure.some.avg10))?;
+        map.serialize_entry("full_percent", &Column(groups, |group| group.pressure.full.avg10))?;
+        map.serialize_entry("waits", &Column(groups, |group| group.waiters.now))?;
+        map.end()
+    }
+}
+
+struct Names<'s>(&'s [GroupSnapshot]);
+
+impl Serialize for Names<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("name", &Column(self.0, |group| &group.name))?;
+        // The position of the group above.
+        map.serialize_entry("parent", &Column(self.0, |group| group.parent))?;
+        map.serialize_entry("online", &Column(self.0, |group| group.online))?;
+        map.end()
+    }
+}
+
+/// A value for each group, or a single value if all are equal.
+struct Column<'s, T>(&'s [GroupSnapshot], fn(&'s GroupSnapshot) -> T);
+
+impl<T: Serialize + PartialEq> Serialize for Column<'_, T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut values = self.0.iter().map(self.1);
+        match values.next() {
+            Some(first) if values.all(|value| value == first) => first.serialize(to),
+            _ => to.collect_seq(self.0.iter().map(self.1)),
+        }
+    }
+}
+
+/// Answers with the figures of all groups, and with their names unless the client knows their
+/// `order`.
+pub(super) fn table(app: &App, known: Option<&str>, most: Option<usize>) -> Result<Answer, Problem> {
+    let held = app.snapshots.tree(&app.hierarchy, &app.account, &app.pace, app.groups.get(), most)?;
+    let order = order(&held.snapshot.groups);
+    Answer::json(app, &Table { snapshot: &held.snapshot, order, known })
+}
+
+fn order(groups: &[GroupSnapshot]) -> String {
+    let mut hasher = DefaultHasher::new();
+    for group in groups {
+        (group.id, group.parent, &group.name, group.online).hash(&mut hasher);
+    }
+    format!("{:016x}", hasher.finish())
+}
+
 /// Bytes of a wait and of the temporary values for it, with paths of usual lengths.
 const WAIT: u64 = 2 * size_of::<WaitReport>() as u64 + 256;
 
@@ -78,6 +159,33 @@ struct Waits<'w> {
 impl Serialize for Waits<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(self.waits.iter().map(|wait| Wait(wait, self.now)))
+    }
+}
+
+/// A wait, and the present time. Times become durations, because an instant means nothing to
+/// another process.
+struct Wait<'w>(&'w WaitReport, Instant);
+
+impl Serialize for Wait<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Wait(wait, now) = self;
+        let kind = match wait.kind {
+            WaitKind::Charge => "charge",
+            WaitKind::Throttle => "throttle",
+            WaitKind::Shrinker => "shrinker",
+            WaitKind::Event => "event",
+            WaitKind::Pressure => "pressure",
+            _ => "other",
+        };
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("group", &wait.group)?;
+        map.serialize_entry("at", &wait.at)?;
+        map.serialize_entry("kind", kind)?;
+        map.serialize_entry("bytes", &wait.bytes)?;
+        map.serialize_entry("waited_us", &micros(now.saturating_duration_since(wait.since)))?;
+        map.serialize_entry("left_us", &micros(wait.deadline.saturating_duration_since(*now)))?;
+        map.serialize_entry("text", &wait.to_string())?;
+        map.end()
     }
 }
 

@@ -4,10 +4,10 @@ mod body;
 mod control;
 mod events;
 mod list;
-mod table;
 mod tree;
 
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -48,14 +48,16 @@ impl Answer {
 
     /// A value as JSON, charged.
     fn json(app: &App, value: &impl serde::Serialize) -> Result<Answer, Problem> {
-        let mut text = Chunks::new(&app.account)?;
-        let written = serde_json::to_writer(app.pace.writer(&mut text), value);
+        let mut text = Chunks::new(&app.account, &app.pace)?;
+        let written = serde_json::to_writer(&mut text, value);
         Ok(Answer::new(JSON, Content::Text(text.written(written, "not_serialised")?)))
     }
 
     /// A text, charged.
     fn text(app: &App, text: &str) -> Result<Answer, Problem> {
-        Ok(Answer::new(TEXT, Content::Text(Chunks::of(&app.account, text.as_bytes())?)))
+        let mut chunks = Chunks::new(&app.account, &app.pace)?;
+        let written = chunks.write_str(text);
+        Ok(Answer::new(TEXT, Content::Text(chunks.written(written, "not_written")?)))
     }
 }
 
@@ -168,14 +170,9 @@ async fn dispatch(
             Ok(Answer::new(kind, Content::Fixed(Bytes::from_static(text.as_bytes()))))
         }
         Act::About => with_room(app, || list::about(app, right)).await,
-        Act::Metrics => {
-            with_room(app, || {
-                metrics::text(app, head).map(|(kind, text)| Answer::new(kind, Content::Text(text)))
-            })
-            .await
-        }
+        Act::Metrics => with_room(app, || metrics(app, head)).await,
         Act::Tree => with_room(app, || tree::whole(app, most)).await,
-        Act::Table => with_room(app, || table::table(app, last(), most)).await,
+        Act::Table => with_room(app, || list::table(app, last(), most)).await,
         Act::Waits => with_room(app, || list::waits(app)).await,
         Act::Kills => with_room(app, || list::kills(app)).await,
         Act::Show => {
@@ -189,6 +186,10 @@ async fn dispatch(
         Act::Events => with_room(app, || events::events(app, &head.headers, last())).await,
         Act::Control(change) => control::act(app, conn, peer, *change, path, last(), body).await,
     }
+}
+
+fn metrics(app: &Arc<App>, head: &Parts) -> Result<Answer, Problem> {
+    metrics::text(app, head).map(|(kind, text)| Answer::new(kind, Content::Text(text)))
 }
 
 /// Returns the most groups that a client asks for, or `None` if it gives no number.

@@ -4,10 +4,10 @@
 //!   that is made and removed between two checks is not reported.
 //! - I2. One check reports at most [`SINGLY`] events of a kind, and then one event with the sums of
 //!   the others.
-//! - I3. The table and the paths in it are charged before they are allocated. Groups beyond the
-//!   server's limit are counted, and not reported.
+//! - I3. A group and its path are charged before they are allocated. Groups beyond the server's limit
+//!   are counted, and not reported.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use memgroup::{Charge, Events, Group, GroupId};
 use serde::Serialize;
@@ -17,9 +17,6 @@ use crate::account::{Account, uncounted};
 
 /// The most events of a kind that one check reports one by one.
 const SINGLY: usize = 100;
-
-/// The smallest capacity of the table. The table shrinks when a quarter of its capacity is enough.
-const ROOM_LEAST: usize = 256;
 
 #[derive(Debug)]
 struct Seen {
@@ -33,12 +30,12 @@ struct Seen {
 /// The groups of the last check.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    seen: HashMap<GroupId, Seen>,
-    /// Bytes of the paths.
-    paths: usize,
+    /// A tree, because it grows by small blocks. A table would need both its old and its new memory
+    /// while it grows.
+    seen: BTreeMap<GroupId, Seen>,
     charge: Charge,
     look: u32,
-    /// Groups that are not in the table, because the server's group is full.
+    /// Groups that are not known, because the server's group is full.
     pub(crate) untold: usize,
 }
 
@@ -117,43 +114,13 @@ struct MetMore {
 
 impl Groups {
     pub(crate) fn new(charge: Charge) -> Groups {
-        Groups { seen: HashMap::new(), paths: 0, charge, look: 0, untold: 0 }
+        Groups { seen: BTreeMap::new(), charge, look: 0, untold: 0 }
     }
 
-    /// Makes room for one more group with a path of `path` bytes. Returns whether there is memory
-    /// for it.
+    /// Charges one more group with a path of `path` bytes. Returns whether there is memory for it.
     fn has_room(&mut self, account: &Account, path: usize) -> bool {
-        let paths = self.paths + path;
-        if self.seen.len() == self.seen.capacity() && !self.grow(account, paths) {
-            return false;
-        }
-        let has = account.resize(&mut self.charge, bytes_of(self.seen.capacity(), paths)).is_ok();
-        self.paths += if has { path } else { 0 };
-        has
-    }
-
-    /// Doubles the room of the table. While it grows, both tables exist.
-    fn grow(&mut self, account: &Account, paths: usize) -> bool {
-        let room = (2 * self.seen.capacity()).max(ROOM_LEAST);
-        let both = bytes_of(room, paths) + bytes_of(self.seen.capacity(), 0);
-        let has = account.resize(&mut self.charge, both).is_ok();
-        if has {
-            uncounted(|| self.seen.reserve(room - self.seen.len()));
-        }
-        has
-    }
-
-    /// Returns memory that is no longer needed.
-    fn shrink(&mut self, account: &Account) {
-        let needed = self.seen.len().max(ROOM_LEAST / 4);
-        if self.seen.capacity() / 4 >= needed {
-            // The smaller table is allocated before the large one is freed. What was charged for
-            // the growth of the large one covers it.
-            uncounted(|| self.seen.shrink_to(2 * needed));
-        }
-        let now = bytes_of(self.seen.capacity(), self.paths);
-        let fits = account.resize(&mut self.charge, now);
-        debug_assert!(fits.is_ok(), "fewer bytes than before: {fits:?}");
+        let bytes = self.charge.bytes() + bytes_of(path);
+        account.resize(&mut self.charge, bytes).is_ok()
     }
 
     /// Compares all online groups with those of the last check, and reports the differences. `met`
@@ -203,18 +170,16 @@ impl Groups {
                 more.counts.add(counts);
             }
         }
-        let look = self.look;
-        let paths = &mut self.paths;
-        self.seen.retain(|id, seen| {
-            let is_there = seen.look == look;
+        let Groups { seen, charge, look, .. } = self;
+        seen.retain(|id, seen| {
+            let is_there = seen.look == *look;
             if !is_there {
                 let change = Change { unix_us, group: &seen.path, id: id.as_u64() };
                 tell_change(ring, "group_removed", &change, &mut changes.removed);
-                *paths -= seen.path.len();
+                charge.shrink(bytes_of(seen.path.len()));
             }
             is_there
         });
-        self.shrink(account);
         let over = |count: usize| count.saturating_sub(SINGLY);
         (changes.made, changes.removed) = (over(changes.made), over(changes.removed));
         if changes.made + changes.removed > 0 {
@@ -226,11 +191,10 @@ impl Groups {
     }
 }
 
-/// Returns the bytes of a table with room for `room` groups, and of their paths. A table has eight
-/// slots for seven groups, and one extra byte for each slot.
-fn bytes_of(room: usize, paths: usize) -> u64 {
-    let places = if room == 0 { 0 } else { (room * 8).div_ceil(7).next_power_of_two() };
-    (places * (size_of::<(GroupId, Seen)>() + 1) + paths) as u64
+/// Returns the bytes of a group with a path of this length. A node of the tree has room for eleven
+/// groups and has at least five, so a group takes at most 2.2 times the size of its entry.
+fn bytes_of(path: usize) -> u64 {
+    (9 * size_of::<(GroupId, Seen)>() / 4 + path) as u64
 }
 
 fn push(ring: Option<&Ring>, kind: &'static str, data: &impl Serialize) {
@@ -338,28 +302,27 @@ mod tests {
     fn groups_beyond_the_limit_are_counted() {
         let mut fixture = Fixture::new();
         fixture.look();
-        let room = fixture.groups.seen.capacity();
-        // For the paths of ten more groups, which have four bytes each.
-        fixture.account.group.set_max(fixture.account.group.usage() + 10 * 4).unwrap();
+        // For ten more groups, whose paths have four bytes.
+        fixture.account.group.set_max(fixture.account.group.usage() + 10 * bytes_of(4)).unwrap();
         let groups: Vec<_> =
             (100..120).map(|number| fixture.hierarchy.create(&format!("/{number}")).unwrap()).collect();
         fixture.look();
-        assert_eq!(fixture.groups.untold, 10);
-        // For those of all, and not for a larger table.
-        fixture.account.group.set_max(fixture.account.group.usage() + 10_000).unwrap();
-        let more: Vec<_> = (1000..1000 + room)
-            .map(|number| fixture.hierarchy.create(&format!("/{number}")).unwrap())
-            .collect();
+        assert_eq!(
+            (fixture.groups.untold, fixture.groups.seen.len()),
+            (10, 12),
+            "with the root and the server"
+        );
+        fixture.account.group.set_max(fixture.account.group.usage() + 5 * bytes_of(4)).unwrap();
         fixture.look();
-        let all = groups.len() + more.len() + 2;
-        assert_eq!(fixture.groups.untold, all - room, "the root and the server are in the table");
-        groups.iter().chain(&more).for_each(|group| group.remove().unwrap());
+        assert_eq!(fixture.groups.untold, 5);
+        groups[..10].iter().for_each(|group| group.remove().unwrap());
         fixture.look();
-        assert_eq!(fixture.groups.untold, 0);
+        fixture.look();
+        assert_eq!((fixture.groups.untold, fixture.groups.seen.len()), (0, 12));
     }
 
     #[test]
-    fn charges_the_bytes_of_the_table_and_of_the_paths() {
+    fn charges_the_bytes_of_groups_and_of_their_paths() {
         let mut fixture = Fixture::new();
         fixture.look();
         let usage = |fixture: &Fixture| fixture.account.group.usage();
@@ -369,12 +332,12 @@ mod tests {
             .map(|number| fixture.hierarchy.create(&format!("/{name}-{number:04}")).unwrap())
             .collect();
         fixture.look();
-        let table = fixture.groups.seen.capacity() * size_of::<(GroupId, Seen)>();
-        let paths = 2000 * (1 + 200 + 1 + 4);
-        assert!(usage(&fixture) as usize >= table + paths, "{} of {table} and {paths}", usage(&fixture));
-        assert!((usage(&fixture) as usize) < 2 * table + paths + 1000, "each byte once");
+        let (entries, paths) = (2000 * size_of::<(GroupId, Seen)>(), 2000 * (1 + 200 + 1 + 4));
+        let more = (usage(&fixture) - at_rest) as usize;
+        assert!(more >= 11 * entries / 5 + paths, "{more} of {entries} and {paths}");
+        assert!(more < 5 * entries / 2 + paths, "each byte once");
         groups.iter().for_each(|group| group.remove().unwrap());
         fixture.look();
-        assert_eq!(usage(&fixture), at_rest, "the table shrinks");
+        assert_eq!(usage(&fixture), at_rest);
     }
 }

@@ -2,24 +2,34 @@
 //!
 //! - I1. A group's memory for all samples is charged before its first sample, so the history never
 //!   takes more than it was granted.
-//! - I2. Sample `tick` is at index `tick % SAMPLES` of each column. An index that a group did not
-//!   fill has [`LACKING`].
+//! - I2. Sample `tick` is at index `tick % SAMPLES`. An index that a group did not fill has
+//!   [`LACKING`].
 
 use std::collections::HashMap;
 
 use memgroup::{Charge, Group, GroupId};
 use parking_lot::Mutex;
-use serde::ser::{Serialize, Serializer};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
 use crate::account::{Account, uncounted};
 
 /// Samples of a group: ten minutes.
 pub(crate) const SAMPLES: usize = 600;
 
-/// A sample that was not taken.
-const LACKING: u64 = u64::MAX;
-/// A group without a limit.
-const UNLIMITED: u64 = u64::MAX - 1;
+/// The usage of a sample that was not taken, and the limit of a group without one.
+const NONE: u64 = u64::MAX;
+
+/// A sample of a group.
+#[derive(Clone, Debug)]
+struct Sample {
+    usage_bytes: u64,
+    max_bytes: u64,
+    /// Stalled time since the sample before, in microseconds.
+    some_us: u32,
+    full_us: u32,
+}
+
+const LACKING: Sample = Sample { usage_bytes: NONE, max_bytes: NONE, some_us: 0, full_us: 0 };
 
 /// The history of one group.
 #[derive(Debug)]
@@ -32,49 +42,32 @@ pub(crate) struct Series {
     /// Stalled time until the last sample, in microseconds: some, full. `None` before the first
     /// sample.
     stalled_us: Option<[u64; 2]>,
-    usage_bytes: Box<[u64]>,
-    max_bytes: Box<[u64]>,
-    some_us: Box<[u32]>,
-    full_us: Box<[u32]>,
+    samples: Box<[Sample]>,
     _charge: Charge,
 }
 
-const COLUMNS: u64 = (SAMPLES * (8 + 8 + 4 + 4)) as u64;
+/// Bytes of the samples of a group.
+const SERIES: u64 = (SAMPLES * size_of::<Sample>()) as u64;
 
 impl Series {
     fn new(account: &Account, path: String) -> Option<Series> {
-        let bytes = COLUMNS + (size_of::<Series>() + path.capacity()) as u64;
-        let charge = account.charge(bytes).ok()?;
-        let (wide, narrow) = uncounted(|| (vec![LACKING; SAMPLES], vec![0; SAMPLES]));
-        let (wide, narrow): (Box<[u64]>, Box<[u32]>) = (wide.into(), narrow.into());
-        let (max_bytes, full_us) = uncounted(|| (wide.clone(), narrow.clone()));
-        Some(Series {
-            path,
-            last: 0,
-            usage: 0,
-            stalled_us: None,
-            usage_bytes: wide,
-            max_bytes,
-            some_us: narrow,
-            full_us,
-            _charge: charge,
-        })
+        let charge = account.charge(SERIES + (size_of::<Series>() + path.capacity()) as u64).ok()?;
+        let samples = uncounted(|| vec![LACKING; SAMPLES].into());
+        Some(Series { path, last: 0, usage: 0, stalled_us: None, samples, _charge: charge })
     }
 
     fn sample(&mut self, group: &Group, tick: u64) {
         for lacking in (self.last + 1..tick).rev().take(SAMPLES) {
-            self.usage_bytes[lacking as usize % SAMPLES] = LACKING;
+            self.samples[lacking as usize % SAMPLES] = LACKING;
         }
         let (usage, max) = group.usage_and_max();
         let stalled_us = stalled_us(group);
         // After a pause it isn't known in which second the time passed.
         let before = self.stalled_us.filter(|_| self.last + 1 == tick).unwrap_or(stalled_us);
-        let [some, full] = [0, 1]
+        let [some_us, full_us] = [0, 1]
             .map(|line| u32::try_from(stalled_us[line].saturating_sub(before[line])).unwrap_or(u32::MAX));
-        let place = tick as usize % SAMPLES;
-        self.usage_bytes[place] = usage;
-        self.max_bytes[place] = max.unwrap_or(UNLIMITED);
-        (self.some_us[place], self.full_us[place]) = (some, full);
+        let max_bytes = max.unwrap_or(NONE);
+        self.samples[tick as usize % SAMPLES] = Sample { usage_bytes: usage, max_bytes, some_us, full_us };
         (self.last, self.usage, self.stalled_us) = (tick, usage, Some(stalled_us));
     }
 }
@@ -174,20 +167,15 @@ pub(crate) struct Selected<'h> {
 
 impl Serialize for Selected<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        #[derive(serde::Serialize)]
-        struct Text<'h> {
-            samples_max: usize,
-            period_ms: u64,
-            times_unix_ms: Column<'h, u64>,
-            groups: Groups<'h>,
-        }
-        Text {
-            samples_max: SAMPLES,
-            period_ms: 1000,
-            times_unix_ms: Column(self.state, &self.state.times_unix_ms, |_| true),
-            groups: Groups(self),
-        }
-        .serialize(to)
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("samples_max", &SAMPLES)?;
+        map.serialize_entry("period_ms", &1000)?;
+        map.serialize_entry(
+            "times_unix_ms",
+            &Column(self.state, &self.state.times_unix_ms, |&time| Some(time)),
+        )?;
+        map.serialize_entry("groups", &Groups(self))?;
+        map.end()
     }
 }
 
@@ -199,32 +187,30 @@ impl Serialize for Groups<'_> {
         struct Text<'h> {
             path: &'h str,
             is_current: bool,
-            usage_bytes: Column<'h, u64>,
-            max_bytes: Column<'h, u64>,
-            some_us: Column<'h, u32>,
-            full_us: Column<'h, u32>,
+            usage_bytes: Column<'h, Sample, u64>,
+            max_bytes: Column<'h, Sample, u64>,
+            some_us: Column<'h, Sample, u32>,
+            full_us: Column<'h, Sample, u32>,
         }
         let state = self.0.state;
-        to.collect_seq(self.0.series.iter().map(|series| Text {
-            path: &series.path,
-            is_current: series.last == state.tick,
-            usage_bytes: Column(state, &series.usage_bytes, |&bytes| bytes != LACKING),
-            max_bytes: Column(state, &series.max_bytes, |&bytes| bytes < UNLIMITED),
-            some_us: Column(state, &series.some_us, |_| true),
-            full_us: Column(state, &series.full_us, |_| true),
+        to.collect_seq(self.0.series.iter().map(|Series { path, last, samples, .. }| Text {
+            path,
+            is_current: *last == state.tick,
+            usage_bytes: Column(state, samples, |one| Some(one.usage_bytes).filter(|&bytes| bytes != NONE)),
+            max_bytes: Column(state, samples, |one| Some(one.max_bytes).filter(|&bytes| bytes != NONE)),
+            some_us: Column(state, samples, |one| Some(one.some_us)),
+            full_us: Column(state, samples, |one| Some(one.full_us)),
         }))
     }
 }
 
-/// The values of a column from the oldest sample on, `null` where there is none.
-struct Column<'h, T>(&'h State, &'h [T], fn(&T) -> bool);
+/// A value of each sample from the oldest on, `null` where there is none.
+struct Column<'h, S, T>(&'h State, &'h [S], fn(&S) -> Option<T>);
 
-impl<T: Serialize> Serialize for Column<'_, T> {
+impl<V, T: Serialize> Serialize for Column<'_, V, T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Column(state, values, is_there) = self;
-        to.collect_seq(
-            state.ticks().map(|tick| Some(&values[tick as usize % SAMPLES]).filter(|value| is_there(value))),
-        )
+        let Column(state, samples, value) = self;
+        to.collect_seq(state.ticks().map(|tick| value(&samples[tick as usize % SAMPLES])))
     }
 }
 
@@ -321,7 +307,7 @@ mod tests {
     fn takes_no_more_than_its_group_may_have() {
         let mut fixture = Fixture::new(100);
         (0..50).for_each(|number| drop(fixture.hierarchy.create(&format!("/g{number}")).unwrap()));
-        fixture.account.group.set_max(10 * (COLUMNS + 1000)).unwrap();
+        fixture.account.group.set_max(10 * (SERIES + 1000)).unwrap();
         fixture.sample();
         let series = fixture.history.state.lock().series.len();
         assert!((10..=12).contains(&series), "{series}");

@@ -1,10 +1,13 @@
 //! Kills: finds the calls of kill hooks that are new or have ended since the last check of the
-//! engine's list.
+//! engine's list, and their form for clients.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memgroup::{KillOutcome, KillReport};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+
+use super::micros;
 
 /// Upper bounds of the histogram of kills, in seconds.
 pub(crate) const BOUNDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, f64::INFINITY];
@@ -79,7 +82,7 @@ impl Totals {
         now: (Option<KillOutcome>, Option<Duration>),
     ) {
         if let (None, Some(outcome)) = (before.0, now.0) {
-            *self.outcomes.entry(crate::report::outcome(outcome)).or_default() += 1;
+            *self.outcomes.entry(self::outcome(outcome)).or_default() += 1;
         }
         if let (None, Some(took)) = (before.1, now.1) {
             let seconds = took.as_secs_f64();
@@ -88,6 +91,52 @@ impl Totals {
             let bucket = BOUNDS.iter().position(|&bound| seconds <= bound).unwrap_or(BOUNDS.len() - 1);
             self.buckets[bucket] += 1;
         }
+    }
+}
+
+/// The name of an outcome.
+pub(crate) fn outcome(outcome: KillOutcome) -> &'static str {
+    match outcome {
+        KillOutcome::Died => "died",
+        KillOutcome::Overdue => "overdue",
+        KillOutcome::Idle { .. } => "idle",
+        KillOutcome::Refused => "refused",
+        KillOutcome::Panicked => "panicked",
+        _ => "other",
+    }
+}
+
+/// A call of a kill hook, with the present time in microseconds since 1970.
+pub(crate) struct Kill<'k> {
+    pub(crate) report: &'k KillReport,
+    pub(crate) now_unix_us: u64,
+    /// Its number among those that the server saw, in events.
+    pub(crate) number: Option<u64>,
+}
+
+impl Serialize for Kill<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let kill = self.report;
+        let freed = match kill.outcome {
+            Some(KillOutcome::Idle { freed }) => Some(freed),
+            _ => None,
+        };
+        let mut map = to.serialize_map(None)?;
+        // When the hook was called.
+        map.serialize_entry("unix_us", &self.now_unix_us.saturating_sub(micros(kill.at.elapsed())))?;
+        if let Some(number) = self.number {
+            map.serialize_entry("kill", &number)?;
+        }
+        map.serialize_entry("victim", &kill.victim)?;
+        map.serialize_entry("requester", &kill.requester)?;
+        map.serialize_entry("full", &kill.full)?;
+        map.serialize_entry("unit", &kill.unit)?;
+        map.serialize_entry("asked_bytes", &kill.asked_bytes)?;
+        map.serialize_entry("usage_bytes", &kill.usage_bytes)?;
+        map.serialize_entry("took_us", &kill.took.map(micros))?;
+        map.serialize_entry("outcome", &kill.outcome.map(outcome))?;
+        map.serialize_entry("freed_bytes", &freed)?;
+        map.end()
     }
 }
 

@@ -5,12 +5,14 @@ mod history;
 mod kills;
 mod ring;
 
+use std::time::{Duration, SystemTime};
+
 use memgroup::{Charge, ChargeError};
 use parking_lot::Mutex;
 
 pub(crate) use self::groups::{Counts, Groups, Met};
 pub(crate) use self::history::History;
-pub(crate) use self::kills::{BOUNDS, Kills, Totals};
+pub(crate) use self::kills::{BOUNDS, Kill, Kills, Totals, outcome};
 pub(crate) use self::ring::Ring;
 use crate::account::Account;
 use crate::config::Serve;
@@ -32,4 +34,14 @@ impl Samples {
         let history = History::new(serve.history_groups);
         Ok(Samples { ring: Ring::new(serve.events), history, kills: Mutex::default(), _charge: charge })
     }
+}
+
+/// Microseconds of a time.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Microseconds since 1970.
+pub(crate) fn unix_us(time: SystemTime) -> u64 {
+    micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }

@@ -11,10 +11,10 @@ use std::ffi::c_int;
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
-use super::buckets::Buckets;
 use super::cache::{LockedPages, PageCache};
 use super::page::{Page, PagePtr};
 use super::pages::BATCH;
+use super::table::Buckets;
 
 /// New pages for which a group is not asked after it has refused one.
 pub(super) const RECYCLED_AFTER_REFUSAL: u32 = 64;

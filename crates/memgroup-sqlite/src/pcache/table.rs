@@ -12,13 +12,19 @@
 //! - I1. A page of the table is live, and in the chain of its key's bucket once. No two pages have
 //!   the same key.
 //! - I2. The number of buckets is a power of two; or there is no bucket and no page.
-//! - I3. The holder of the cache's lock uses the table. Nothing here allocates or frees: buckets
-//!   are allocated before the lock is taken, and freed after it is released.
+//! - I3. The holder of the cache's lock uses the table. Its methods neither allocate nor free:
+//!   buckets are allocated before the lock is taken, and freed after it is released.
+//! - I4. [`Buckets::at`] is the start of a block from [`alloc::allocate`], which is charged like all
+//!   memory of SQLite, with `len` initialised buckets; or `len` is 0.
 
 #![allow(unsafe_code)]
 
-use super::buckets::Buckets;
+use std::ffi::{c_int, c_void};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
 use super::page::PagePtr;
+use crate::alloc;
 
 /// The pages of a cache by key.
 pub(super) struct Table {
@@ -132,5 +138,67 @@ impl Table {
     /// Takes the buckets of an empty table.
     pub(super) fn take_buckets(&mut self) -> Option<Buckets> {
         (self.pages == 0).then(|| std::mem::replace(&mut self.buckets, Buckets::EMPTY))
+    }
+}
+
+/// Buckets of a table that gets its first ones.
+const BUCKETS_MIN: u32 = 64;
+
+/// The first page of a bucket's chain.
+type Bucket = Option<PagePtr>;
+
+/// A boxed slice of buckets in a charged block.
+pub(super) struct Buckets {
+    at: NonNull<Bucket>,
+    len: usize,
+}
+
+// SAFETY: the buckets own their block, and a `PagePtr` may be sent.
+unsafe impl Send for Buckets {}
+
+impl Buckets {
+    /// No buckets, and no block.
+    pub(super) const EMPTY: Buckets = Buckets { at: NonNull::dangling(), len: 0 };
+
+    /// Twice as many empty buckets as `now`, charged to the current group; `None` when that is
+    /// refused.
+    pub(super) fn double(now: u32) -> Option<Buckets> {
+        const { assert!(align_of::<Bucket>() <= align_of::<u64>(), "blocks are aligned to eight bytes") };
+        let len = now.checked_mul(2)?.max(BUCKETS_MIN) as usize;
+        let bytes = c_int::try_from(len.checked_mul(size_of::<Bucket>())?).ok()?;
+        let at = alloc::allocate(bytes)?.cast::<Bucket>();
+        for index in 0..len {
+            // SAFETY: the block is long enough for `len` buckets and aligned for them; only this
+            // thread has it.
+            unsafe { at.as_ptr().wrapping_add(index).write(None) };
+        }
+        Some(Buckets { at, len })
+    }
+}
+
+impl Deref for Buckets {
+    type Target = [Bucket];
+
+    #[inline]
+    fn deref(&self) -> &[Bucket] {
+        // SAFETY: I4; the slice borrows the buckets.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buckets {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Bucket] {
+        // SAFETY: I4; the slice borrows the buckets exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buckets {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the block is live (I4), and not used after this.
+            unsafe { alloc::release(self.at.cast::<c_void>()) };
+        }
     }
 }
