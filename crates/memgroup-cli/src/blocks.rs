@@ -1,8 +1,8 @@
-//! Blocks: the program's allocator. It charges blocks to groups in the processes that ask for it,
-//! and is the system's in all others.
+//! Blocks: the program's allocator. It charges blocks to groups in a process whose environment asks
+//! for that, and is the system's in all others.
 //!
-//! - I1. A process decides at its first block, and once: a block is freed by the allocator that
-//!   made it.
+//! - I1. A process decides once, at its first block, so a block is freed by the allocator that made
+//!   it.
 
 #![allow(unsafe_code)]
 
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use memgroup_alloc::Allocator;
 
-/// Variable of the environment with which a process of this program charges its blocks.
+/// The environment variable with which a process of this program charges its blocks.
 pub(crate) const CHARGED: &str = "MEMGROUP_CHARGE_BLOCKS";
-/// The same for the system.
+/// The same name for the system.
 const NAME: &std::ffi::CStr = c"MEMGROUP_CHARGE_BLOCKS";
 
 const UNDECIDED: u8 = 0;
@@ -23,31 +23,32 @@ const CHARGING: u8 = 2;
 #[global_allocator]
 static BLOCKS: Blocks = Blocks { mode: AtomicU8::new(UNDECIDED), charging: Allocator::system() };
 
-/// Allocator that charges, or does not, as the environment says.
+/// An allocator that charges, or does not, as the environment says.
 struct Blocks {
     mode: AtomicU8,
     charging: Allocator,
 }
 
 impl Blocks {
-    #[inline(always)]
-    fn charges(&self) -> bool {
-        // ORDERING: Relaxed; every thread decides the same (I1).
-        match self.mode.load(Ordering::Relaxed) {
+    /// The allocator of this process.
+    #[inline]
+    fn chosen(&self) -> &dyn GlobalAlloc {
+        // ORDERING: Relaxed, here and in `decide`, because every thread decides the same (I1).
+        let mode = match self.mode.load(Ordering::Relaxed) {
             UNDECIDED => self.decide(),
-            mode => mode == CHARGING,
-        }
+            mode => mode,
+        };
+        if mode == CHARGING { &self.charging } else { &System }
     }
 
     #[cold]
-    fn decide(&self) -> bool {
+    fn decide(&self) -> u8 {
         // SAFETY: the name ends with a zero. The first block is allocated before `main`, when no other
         // thread changes the environment.
         let value = unsafe { libc::getenv(NAME.as_ptr()) };
         let mode = if value.is_null() { PLAIN } else { CHARGING };
-        // ORDERING: Relaxed, as above.
         self.mode.store(mode, Ordering::Relaxed);
-        mode == CHARGING
+        mode
     }
 }
 
@@ -57,50 +58,38 @@ unsafe impl GlobalAlloc for Blocks {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
-        if self.charges() { unsafe { self.charging.alloc(layout) } } else { unsafe { System.alloc(layout) } }
+        unsafe { self.chosen().alloc(layout) }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if self.charges() {
-            // SAFETY: the caller's promise.
-            unsafe { self.charging.alloc_zeroed(layout) }
-        } else {
-            // SAFETY: as above.
-            unsafe { System.alloc_zeroed(layout) }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.chosen().alloc_zeroed(layout) }
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if self.charges() {
-            // SAFETY: the caller's promise; the same allocator made the block (I1).
-            unsafe { self.charging.dealloc(block, layout) }
-        } else {
-            // SAFETY: as above.
-            unsafe { System.dealloc(block, layout) }
-        }
+        // SAFETY: the caller's promise; the same allocator made the block (I1).
+        unsafe { self.chosen().dealloc(block, layout) }
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if self.charges() {
-            // SAFETY: the caller's promise; the same allocator made the block (I1).
-            unsafe { self.charging.realloc(block, layout, size) }
-        } else {
-            // SAFETY: as above.
-            unsafe { System.realloc(block, layout, size) }
-        }
+        // SAFETY: the caller's promise; the same allocator made the block (I1).
+        unsafe { self.chosen().realloc(block, layout, size) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCKS, CHARGED, NAME};
+    use std::sync::atomic::Ordering;
+
+    use super::{BLOCKS, CHARGED, NAME, PLAIN};
 
     #[test]
     fn is_the_systems_allocator_unless_asked() {
         assert_eq!(NAME.to_str(), Ok(CHARGED));
-        assert!(!BLOCKS.charges());
+        // ORDERING: Relaxed, because this thread has allocated, so it has decided.
+        assert_eq!(BLOCKS.mode.load(Ordering::Relaxed), PLAIN);
     }
 }

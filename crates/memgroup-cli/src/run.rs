@@ -10,37 +10,38 @@
 //!
 //! | folder | contents |
 //! |---|---|
-//! | `base` | errors, early end, latencies, progress lines, units |
+//! | `base` | errors, processes, progress lines, units |
 //! | `spec` | the SPEC |
 //! | `data` | databases and statements |
 //! | `backend` | groups or heap limit, and the connections |
 //! | `report` | the model behind table and JSON |
-//! | `live` | progress and served groups during the run |
-//! | `work` | threads that run statements |
+//! | `serve` | the groups of a run on a socket |
+//! | `work` | threads that use the clients of either engine |
 //! | `output` | table and JSON |
-//! | `compare` | `--baseline` of the engine `sqlite` |
+//! | `sqlite` | the engine `sqlite`: statements in this process, and its comparison |
 //! | `http` | the engine `http`: a server in a child process, and its clients |
 
 mod backend;
 mod base;
-mod compare;
 mod data;
 mod http;
-mod live;
 mod output;
 mod report;
+mod serve;
 mod spec;
+mod sqlite;
 mod work;
 
 use std::net::SocketAddr;
 use std::path::{self, PathBuf};
 
-use backend::{Backend, Regime};
-use base::error::{OrFail, RunError};
+use backend::Regime;
+use base::OrFail;
+pub(crate) use base::RunError;
+use base::process::{self, EXIT_INTERRUPTED, Stop};
 use base::progress::Progress;
-use base::stop::{EXIT_INTERRUPTED, Stop};
-use data::{Job, files};
-use report::{RegimeReport, Report};
+use data::Job;
+use report::Report;
 use spec::{Engine, Spec};
 
 /// Exit code after a failure.
@@ -136,7 +137,7 @@ impl Options {
     /// The directory of the tenants' data. It is absolute, because SQLite takes a name that begins
     /// with "file:" for a URI.
     fn directory(&self) -> Result<PathBuf, RunError> {
-        let directory = self.data.clone().unwrap_or_else(files::default_directory);
+        let directory = self.data.clone().unwrap_or_else(data::default_directory);
         path::absolute(&directory).map_err(|error| {
             RunError::Usage(format!("--data {directory:?} names no directory: {error}; allowed: a path"))
         })
@@ -162,24 +163,22 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     let json = options.json.as_deref();
     json.map_or(Ok(()), output::check)?;
     options.check(spec.engine)?;
-    let stop = Stop::default();
-    stop.on_ctrl_c().or_fail("listen for Ctrl-C")?;
-    let progress = Progress::on_stderr();
-    if spec.engine == Engine::Http {
-        spec.notes().iter().for_each(|note| progress.line(note));
-        let (report, has_died) = http::run(&spec, options.baseline, &progress, &stop)?;
-        output::publish(&report, json)?;
-        return Ok(if has_died { EXIT_FAILURE } else { exit_code(&stop) });
-    }
     let directory = options.directory()?;
+    let (stop, progress) = (Stop::default(), Progress::on_stderr());
+    stop.on_ctrl_c().or_fail("listen for Ctrl-C")?;
     let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
     spec.notes().iter().for_each(|note| progress.line(note));
-    progress.line(&format!("data: {}", directory.display()));
-    let (report, has_failed) = if options.baseline {
-        compare::compare(&job)?
+    let (report, has_failed) = if spec.engine == Engine::Http {
+        let (report, has_died) = http::run(&job, options.baseline)?;
+        (Some(report), has_died)
     } else {
-        let report = one(&job, Regime::Groups, options.serve)?;
-        (report.map(|memgroup| Report { memgroup, baseline: None }), false)
+        progress.line(&format!("data: {}", directory.display()));
+        if options.baseline {
+            sqlite::compare(&job)?
+        } else {
+            let report = sqlite::run(&job, Regime::Groups, options.serve)?;
+            (report.map(|memgroup| Report { memgroup, baseline: None }), false)
+        }
     };
     if let Some(report) = report {
         output::publish(&report, json)?;
@@ -189,15 +188,19 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
     Ok(if has_failed { EXIT_FAILURE } else { exit_code(&stop) })
 }
 
-/// Runs one turn of the parent process, and prints its result.
+/// Runs one turn of a comparison, as the parent process orders, and prints its result.
 fn run_turn(options: &Options) -> Result<u8, RunError> {
-    let (regime, spec) = compare::order_of_parent()?;
+    let order = process::order().or_fail("read the SPEC of a turn from standard input");
+    let (regime, spec): (Regime, Spec) = order?;
     let directory = options.directory()?;
     let (stop, progress) = (Stop::default(), Progress::on_stderr());
     stop.on_ctrl_c().or_fail("listen for Ctrl-C")?;
-    stop.on_end_of_input();
+    let parent = stop.clone();
+    process::on_end_of_input(move || {
+        parent.request();
+    });
     let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
-    let report = one(&job, regime, None)?;
+    let report = sqlite::run(&job, regime, None)?;
     report.map_or(Ok(()), |report| output::print(&output::json(&report)?))?;
     Ok(exit_code(&stop))
 }
@@ -210,19 +213,4 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 
 fn exit_code(stop: &Stop) -> u8 {
     if stop.requested() { EXIT_INTERRUPTED } else { 0 }
-}
-
-/// Runs one regime in this process, and serves its groups, at `address` too. The result is none if
-/// a stop was requested before the first statement.
-fn one(job: &Job<'_>, regime: Regime, address: Option<SocketAddr>) -> Result<Option<RegimeReport>, RunError> {
-    let backend = Backend::build(regime, job.spec)?;
-    let serve = |groups: &backend::Groups| live::serve(&groups.hierarchy, address, job.progress);
-    let _server = backend.groups().map(serve).transpose()?;
-    let loader = backend.create_loader()?;
-    let Some(databases) = files::prepare(job, loader.as_ref())? else { return Ok(None) };
-    files::read_through(&databases)?;
-    backend.end_loading(loader)?;
-    let report = work::run_all(&backend, job, &databases)?;
-    backend.check_empty(job.spec)?;
-    Ok(Some(report))
 }

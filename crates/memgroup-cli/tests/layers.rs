@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The folders from the top of the list in `src/run.rs` downwards.
 const LAYERS: [&str; 10] =
-    ["base", "spec", "data", "backend", "report", "live", "work", "output", "compare", "http"];
+    ["base", "spec", "data", "backend", "report", "serve", "work", "output", "sqlite", "http"];
 
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());

@@ -5,11 +5,11 @@
 //! many, so an hour has twelve times the bytes. Each second 100 or all groups make ten charges.
 
 #[allow(dead_code, reason = "the program uses the rest")]
-#[path = "../src/plain.rs"]
-mod plain;
-#[allow(dead_code, reason = "the program uses the rest")]
 #[path = "../src/recording/mod.rs"]
 mod recording;
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../src/text.rs"]
+mod text;
 
 use std::io::Write as _;
 

@@ -24,8 +24,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 
 use super::find;
-use crate::error::Error;
-use crate::plain::plain;
+use crate::text::{Error, plain};
 
 /// The most bytes of an answer.
 const ANSWER_MAX: usize = 256 << 20;

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use xtask::corpus;
 
 use super::attach::Shot;
-use super::paint::{paint, text};
+use super::screen::{paint, printed};
 use super::view::{Sort, View};
 
 #[test]
@@ -19,7 +19,7 @@ fn a_snapshot_is_shown_or_refused() {
             let groups = shot.snapshot.groups.len();
             view.update(Ok(shot.snapshot));
             assert_eq!(view.order.len(), groups);
-            let plain = text(&view, "now");
+            let plain = printed(&view, "now");
             assert!(!plain.contains(|c: char| c.is_control() && c != '\n'), "{plain:?}");
             for key in
                 ['u', 'p', 'r', 's', 'n'].map(KeyCode::Char).into_iter().chain([KeyCode::End, KeyCode::Enter])

@@ -16,7 +16,7 @@ use memgroup::{FairShare, GroupSnapshot};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use crate::units;
+use crate::text;
 
 /// The widest bar, its brackets included.
 const BAR_MAX: usize = 60;
@@ -57,14 +57,14 @@ struct Column {
     cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
 }
 
-const USAGE: Column = figure("usage", 7, 0, |_, group| units::bytes(group.usage_bytes));
-const PEAK: Column = figure("peak", 7, 80, |_, group| units::bytes(group.peak_bytes));
+const USAGE: Column = figure("usage", 7, 0, |_, group| text::bytes(group.usage_bytes));
+const PEAK: Column = figure("peak", 7, 80, |_, group| text::bytes(group.peak_bytes));
 const MAX: Column = figure("max", 6, 0, |_, group| limit(group));
-const REFUSED: Column = figure("refused", 8, 0, |_, group| units::count(group.refusals));
+const REFUSED: Column = figure("refused", 8, 0, |_, group| text::count(group.refusals));
 const HIT_RATE: Column =
     figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, percent));
 const STALLED: Column = figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10));
-const WAITS: Column = figure("waits", 5, 140, |_, group| units::count(group.waiters.now as u64));
+const WAITS: Column = figure("waits", 5, 140, |_, group| text::count(group.waiters.now as u64));
 const EVENTS: Column =
     Column { is_text: true, ..figure("events", EVENTS_WIDTH, 140, |_, group| events(group)) };
 
@@ -76,9 +76,9 @@ const COLUMNS_WITH_SHARES: &[Column] = &[
     PEAK,
     MAX,
     REFUSED,
-    figure("excess", 7, 100, |_, group| shared(group, |share| units::bytes(share.excess))),
-    figure("given", 7, 100, |_, group| shared(group, |share| units::bytes(share.given))),
-    figure("received", 8, 120, |_, group| shared(group, |share| units::bytes(share.taken))),
+    figure("excess", 7, 100, |_, group| shared(group, |share| text::bytes(share.excess))),
+    figure("given", 7, 100, |_, group| shared(group, |share| text::bytes(share.given))),
+    figure("received", 8, 120, |_, group| shared(group, |share| text::bytes(share.taken))),
     Column { is_text: true, ..figure("last to", 10, 120, |frame, group| frame.given_to(group)) },
     Column { from: 140, ..HIT_RATE },
     Column { from: 140, ..STALLED },
@@ -98,8 +98,8 @@ const fn figure(
 /// The group's own limit; without one its fair share, after a tilde.
 pub(crate) fn limit(group: &GroupSnapshot) -> String {
     match (group.limits.max_bytes, group.fair_share) {
-        (None, Some(share)) => format!("~{}", units::rough_bytes(share.bytes)),
-        (max, _) => units::limit(max),
+        (None, Some(share)) => format!("~{}", text::rough_bytes(share.bytes)),
+        (max, _) => text::limit(max),
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn events(group: &GroupSnapshot) -> String {
     let mut text = String::new();
     for (at, &(key, count)) in happened.iter().enumerate() {
         let comma = if at > 0 { ", " } else { "" };
-        let event = format!("{comma}{key} {}", units::count(count));
+        let event = format!("{comma}{key} {}", text::count(count));
         // Width of the ellipsis if more events follow.
         let rest = usize::from(at + 1 < happened.len());
         if text.len() + event.len() + rest > EVENTS_WIDTH {
@@ -185,13 +185,13 @@ impl<'a> Frame<'a> {
     pub(crate) fn heading(&self, width: usize) -> Line<'static> {
         let mut text = self.time.clone();
         let Some(top) = self.groups.first() else { return Line::raw(fit(&text, width)) };
-        let (usage, peak) = (units::bytes(top.usage_bytes), units::bytes(top.peak_bytes));
+        let (usage, peak) = (text::bytes(top.usage_bytes), text::bytes(top.peak_bytes));
         text += &format!(
             ", {} groups, usage {usage}, peak {peak}",
-            units::count((top.descendants as u64).saturating_add(1))
+            text::count((top.descendants as u64).saturating_add(1))
         );
         if top.dying_descendants > 0 {
-            text += &format!(", {} removed and still held", units::count(top.dying_descendants as u64));
+            text += &format!(", {} removed and still held", text::count(top.dying_descendants as u64));
         }
         Line::styled(fit(&text, width), Modifier::BOLD)
     }
@@ -284,7 +284,7 @@ impl<'a> Frame<'a> {
         lines.extend(self.rows(width, 0, groups_max));
         let more = self.order.len().saturating_sub(groups_max);
         if more > 0 {
-            lines.push(Line::raw(format!("... {} more", units::count(more as u64))));
+            lines.push(Line::raw(format!("... {} more", text::count(more as u64))));
         }
         let plain = |line: &Line<'_>| {
             let text: String = line.spans.iter().map(|span| span.content.as_ref()).collect();

@@ -1,8 +1,8 @@
 //! `memgroup-top`: shows the memory groups of a running program, and records and replays them.
 //!
 //! ```text
-//!   socket ─▶ attach (JSON) ─▶ view (order, history) ─▶ paint (screen) │ text │ JSON lines
-//!                          └─▶ recording (file) ─▶ player ─▶ view
+//!   socket ─▶ attach (JSON) ─▶ view (order, history) ─▶ screen │ text │ JSON lines
+//!                          └─▶ recording (file) ─▶ show (player) ─▶ view
 //! ```
 //!
 //! - I1. The screen and a recording outlive the program that they show. They say that it's gone,
@@ -19,28 +19,22 @@
 mod attach;
 #[cfg(test)]
 mod corpus;
-mod error;
 mod find;
 mod frame;
 mod options;
-mod paint;
-mod plain;
-mod player;
 mod record;
 mod recording;
-mod say;
 mod screen;
 mod show;
-mod units;
+mod text;
 mod view;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use error::Error;
 use options::{Options, Sub};
-use say::say;
+use text::{Error, say};
 
 fn main() -> ExitCode {
     let options = Options::parse();

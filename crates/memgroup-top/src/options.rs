@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{CommandFactory as _, Parser};
 use clap_complete::Shell;
 
-use crate::error::{Error, OrFail as _};
+use crate::text::{Error, OrFail as _};
 use crate::view::Sort;
 
 /// Seconds of the longest time that an option takes.

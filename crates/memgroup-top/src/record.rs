@@ -10,11 +10,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::attach::{Client, Target, unix_us};
-use crate::error::{Error, OrFail as _};
 use crate::options::Record;
 use crate::recording::{Recorder, SOURCES_MAX};
-use crate::say::{say, say_once};
 use crate::show::TICK;
+use crate::text::{Error, OrFail as _, say, say_once};
 
 /// Returns a flag that is set by the first Ctrl-C or SIGTERM. The second one ends the process.
 fn ending() -> io::Result<Arc<AtomicBool>> {

@@ -3,26 +3,89 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::attach::{Answer, Client, Shot, Target};
-use crate::error::{Error, OrFail as _};
 use crate::options::{Options, Replay};
-use crate::paint;
-use crate::plain::escaped;
-use crate::player::Player;
 use crate::recording::Recording;
-use crate::say::{say, say_once};
-use crate::screen::Screen;
+use crate::screen::{self, Screen};
+use crate::text::{Error, OrFail as _, escaped, say, say_once};
 use crate::view::{Act, View};
 
+/// The most times that the speed can be doubled, and halved.
+const SPEED_MAX: i32 = 10;
+const SPEED_MIN: i32 = -3;
 /// Time between two checks for keys and snapshots.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
+/// A recording that is played: the position in it, moved by time and by keys.
+struct Player {
+    recording: Recording,
+    at: usize,
+    /// The entry that was returned last.
+    given: Option<usize>,
+    is_paused: bool,
+    /// Times that the speed is doubled.
+    speed: i32,
+    /// Time of the recording at a moment here.
+    base: (u64, Instant),
+}
+
+impl Player {
+    fn new(recording: Recording, at: usize) -> Player {
+        let base = (recording.entries[at].unix_us, Instant::now());
+        Player { recording, at, given: None, is_paused: false, speed: 0, base }
+    }
+
+    /// Returns the entry that should be shown now, unless it was returned before.
+    fn next(&mut self) -> Option<Answer> {
+        if !self.is_paused {
+            let passed = self.base.1.elapsed().as_micros() as f64 * 2_f64.powi(self.speed);
+            let now = self.base.0.saturating_add(passed as u64);
+            let later = self.recording.entries[self.at + 1..].iter();
+            self.at += later.take_while(|entry| entry.unix_us <= now).count();
+        }
+        (self.given != Some(self.at)).then(|| {
+            self.given = Some(self.at);
+            self.recording.read(self.at).and_then(|found| found).and_then(Shot::of)
+        })
+    }
+
+    /// Handles a key of the replay.
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Pause => self.is_paused = !self.is_paused,
+            Act::Step(steps) => {
+                let last = self.recording.entries.len() as i64 - 1;
+                self.at = (self.at as i64).saturating_add(steps).clamp(0, last) as usize;
+                self.is_paused = true;
+            }
+            Act::Speed(steps) => self.speed = (self.speed + steps).clamp(SPEED_MIN, SPEED_MAX),
+            _ => return,
+        }
+        self.base = (self.recording.entries[self.at].unix_us, Instant::now());
+    }
+
+    /// Returns the position in the recording, and the speed.
+    fn time(&self) -> String {
+        let entries = &self.recording.entries;
+        let first = entries.first().map_or(0, |entry| entry.unix_us);
+        let since =
+            |at: usize| entries.get(at).map_or(0, |entry| entry.unix_us.saturating_sub(first) / 1_000_000);
+        let (now, all) = (since(self.at), since(entries.len() - 1));
+        let state = match (self.is_paused, self.at + 1 == entries.len()) {
+            (true, _) => "paused".to_owned(),
+            (false, true) => "end".to_owned(),
+            (false, false) => format!("speed {}", 2_f64.powi(self.speed)),
+        };
+        format!("replay {now} of {all} s, {state}")
+    }
+}
+
 /// The source of a screen.
-pub(crate) enum Feed {
+enum Feed {
     /// A program, and its name.
     Live(Receiver<(usize, Answer)>, String),
     Replay(Player),
@@ -45,12 +108,12 @@ impl Feed {
 }
 
 /// Returns whether standard output is a terminal that can be drawn on.
-pub(crate) fn has_screen() -> bool {
+fn has_screen() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
 /// Shows a screen until a key ends it.
-pub(crate) fn screen(mut view: View, mut feed: Feed) -> Result<(), Error> {
+fn on_screen(mut view: View, mut feed: Feed) -> Result<(), Error> {
     let mut screen = Screen::open().or_fail("open the terminal")?;
     let mut redraws = true;
     loop {
@@ -60,7 +123,7 @@ pub(crate) fn screen(mut view: View, mut feed: Feed) -> Result<(), Error> {
         }
         if std::mem::take(&mut redraws) {
             let time = feed.time();
-            screen.paint(|canvas| paint::paint(canvas, &mut view, &time)).or_fail("draw the terminal")?;
+            screen.paint(|canvas| screen::paint(canvas, &mut view, &time)).or_fail("draw the terminal")?;
         }
         if !event::poll(TICK).or_fail("read the terminal")? {
             continue;
@@ -82,12 +145,12 @@ pub(crate) fn screen(mut view: View, mut feed: Feed) -> Result<(), Error> {
 }
 
 /// Prints a snapshot. Returns whether standard output is open.
-pub(crate) fn printed(shot: Shot, view: &mut View, is_json: bool, time: &str) -> Result<bool, Error> {
+fn print(shot: Shot, view: &mut View, is_json: bool, time: &str) -> Result<bool, Error> {
     let text = if is_json {
         escaped(&String::from_utf8_lossy(&shot.json))
     } else {
         view.update(Ok(shot.snapshot));
-        paint::text(view, time)
+        screen::printed(view, time)
     };
     let mut output = io::stdout().lock();
     match output.write_all((text + "\n").as_bytes()).and_then(|()| output.flush()) {
@@ -105,20 +168,20 @@ pub(crate) fn attach(options: Options) -> Result<(), Error> {
     let first = client.shot().map_err(|error| Error::Failure(format!("failed to read {error}")))?;
     let mut view = View::new(show.sort, &show.filter);
     if show.once {
-        return printed(first, &mut view, show.json, &name).map(drop);
+        return print(first, &mut view, show.json, &name).map(drop);
     }
     let (to, answers) = sync_channel(0);
     client.follow(ask.interval, 0, to).or_fail("start a thread")?;
     if !show.json && has_screen() {
         view.update(Ok(first.snapshot));
-        return screen(view, Feed::Live(answers, name));
+        return on_screen(view, Feed::Live(answers, name));
     }
     let mut said = String::new();
     for (_, answer) in answers {
         match answer {
             Ok(shot) => {
                 said.clear();
-                if !printed(shot, &mut view, show.json, &name)? {
+                if !print(shot, &mut view, show.json, &name)? {
                     break;
                 }
             }
@@ -143,7 +206,7 @@ pub(crate) fn replay(options: &Replay) -> Result<(), Error> {
     if !show.once && !show.json && has_screen() {
         let at = before.unwrap_or(1).max(1) - 1;
         view.is_replay = true;
-        return screen(view, Feed::Replay(Player::new(recording, at)));
+        return on_screen(view, Feed::Replay(Player::new(recording, at)));
     }
     let end = recording.entries.len();
     let numbers: Vec<usize> = if show.once {
@@ -153,11 +216,11 @@ pub(crate) fn replay(options: &Replay) -> Result<(), Error> {
         (before.unwrap_or(1).max(1) - 1..end).collect()
     };
     for number in numbers {
-        let time = paint::clock(recording.entries[number].unix_us);
+        let time = screen::clock(recording.entries[number].unix_us);
         match recording.read(number).map_err(failed)? {
             Ok(json) => {
                 let shot = Shot::of(json).map_err(failed)?;
-                if !printed(shot, &mut view, show.json, &time)? || show.once {
+                if !print(shot, &mut view, show.json, &time)? || show.once {
                     break;
                 }
             }

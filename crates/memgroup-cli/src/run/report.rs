@@ -3,12 +3,19 @@
 //! Bytes are bytes and latencies are microseconds. A figure that is unknown is `null` in the JSON.
 //! All other figures of a group are in its snapshot.
 
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
 use memgroup::{GroupSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::run::backend::Groups;
-use crate::run::base::latencies::Latencies;
 use crate::run::spec::{Kind, Spec};
+
+/// Significant decimal digits of a latency.
+const DIGITS: u8 = 3;
+/// One hour; longer statements count as one hour.
+const NS_MAX: u64 = 3_600_000_000_000;
 
 /// The report of `memgroup run`.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -20,7 +27,7 @@ pub(crate) struct Report {
 }
 
 /// The process of an HTTP server.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Server {
     /// Its bound: a memory cgroup, or RLIMIT_AS. None: it has none.
     pub(crate) bound: Option<String>,
@@ -68,7 +75,7 @@ impl Held {
 }
 
 /// A tenant whose work was over before the end.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Idle {
     /// The second at which its last thread became idle.
     pub(crate) since_seconds: f64,
@@ -76,15 +83,32 @@ pub(crate) struct Idle {
     pub(crate) page_cache: u64,
 }
 
-impl Idle {
-    /// Both threads of a tenant.
-    pub(crate) fn and(self, other: Idle) -> Idle {
-        let last = if self.since_seconds < other.since_seconds { other } else { self };
-        Idle { page_cache: self.page_cache + other.page_cache, ..last }
+/// The latencies of statements or requests.
+#[derive(Debug)]
+pub(crate) struct Latencies {
+    /// In nanoseconds.
+    ns: Histogram<u64>,
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies { ns: Histogram::new_with_bounds(1, NS_MAX, DIGITS).expect("the bounds are valid") }
     }
 }
 
-/// Results of the statements or requests of a tenant, or of one of its threads.
+impl Latencies {
+    pub(crate) fn record(&mut self, took: Duration) {
+        self.ns.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Returns the latency in microseconds that `share` of the statements did not exceed; none
+    /// without statements.
+    pub(crate) fn quantile_us(&self, share: f64) -> Option<f64> {
+        (!self.ns.is_empty()).then(|| self.ns.value_at_quantile(share) as f64 / 1e3)
+    }
+}
+
+/// Results of the statements or requests of a tenant.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     /// Those that returned their last row.
@@ -104,17 +128,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds the results of another thread.
-    pub(crate) fn add(&mut self, other: Tally) {
-        self.done += other.done;
-        self.refused += other.refused;
-        self.killed += other.killed;
-        self.retried += other.retried;
-        self.lost += other.lost;
-        self.interrupted += other.interrupted;
-        self.first_refusal = self.first_refusal.take().or(other.first_refusal);
-    }
-
     /// Those that failed for lack of memory: refused, stopped, or lost with their server.
     pub(crate) fn failed(&self) -> u64 {
         self.refused + self.killed + self.lost
@@ -139,15 +152,6 @@ pub(crate) struct TenantReport {
     pub(crate) page_cache: u64,
     /// None if it worked to the end.
     pub(crate) idle: Option<Idle>,
-}
-
-impl TenantReport {
-    /// Takes the results of the tenant's statements or requests.
-    pub(crate) fn set(&mut self, tally: Tally, latencies: &Latencies) {
-        self.tally = tally;
-        self.p50_us = latencies.quantile_us(0.50);
-        self.p99_us = latencies.quantile_us(0.99);
-    }
 }
 
 impl RegimeReport {
@@ -185,7 +189,36 @@ impl RegimeReport {
     /// The results of all tenants together.
     pub(crate) fn sum(&self) -> Tally {
         let mut sum = Tally::default();
-        self.tenants.iter().for_each(|tenant| sum.add(tenant.tally.clone()));
+        for TenantReport { tally, .. } in &self.tenants {
+            sum.done += tally.done;
+            sum.refused += tally.refused;
+            sum.killed += tally.killed;
+            sum.retried += tally.retried;
+            sum.lost += tally.lost;
+            sum.interrupted += tally.interrupted;
+        }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Latencies;
+
+    #[test]
+    fn has_no_quantile_without_statements() {
+        assert_eq!(Latencies::default().quantile_us(0.5), None);
+    }
+
+    #[test]
+    fn counts_a_statement_of_more_than_an_hour_as_an_hour() {
+        let mut latencies = Latencies::default();
+        latencies.record(Duration::from_nanos(1_500));
+        latencies.record(Duration::MAX);
+        let [half, most] = [0.5, 1.0].map(|share| latencies.quantile_us(share).expect("two statements"));
+        assert!((1.49..1.51).contains(&half), "{half}");
+        assert!((most / 3.6e9 - 1.0).abs() < 1e-3, "{most}");
     }
 }

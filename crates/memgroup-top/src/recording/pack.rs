@@ -16,6 +16,9 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
 /// Marks in a shape, bytes that JSON cannot have: an integer, a number with a fraction, a string,
 /// the groups.
 const INTEGER: u8 = 1;
@@ -135,67 +138,56 @@ impl Packer {
         Ok(bytes)
     }
 
+    /// Returns the rows of a text. Row 0 has the mark of the groups in their place, if there are any.
     fn rows(&mut self, json: &[u8]) -> Vec<Row> {
-        let mut rows = vec![Row::default()];
-        // Shapes of row 0 and of the group that is being read.
-        let (mut outer, mut outer_values) = (Vec::new(), Vec::new());
-        let (mut shape, mut values) = (Vec::new(), Vec::new());
-        let (mut at, mut depth, mut is_within) = (0, 0_usize, false);
-        while at < json.len() {
-            let (shape, values) =
-                if is_within { (&mut shape, &mut values) } else { (&mut outer, &mut outer_values) };
-            match json[at] {
-                b'"' => {
-                    let end = string_end(json, at);
-                    if json.get(end) == Some(&b':') {
-                        shape.extend(&json[at..end]);
-                        if depth == 1 && !is_within && json[at..].starts_with(b"\"groups\":[") {
-                            shape.extend([b':', b'[', GROUPS]);
-                            (at, is_within) = (end + 2, true);
-                            continue;
-                        }
-                    } else {
-                        shape.push(STRING);
-                        values.push(self.strings.number(&json[at + 1..end - 1]) as i64);
-                    }
-                    at = end;
-                    continue;
+        // A text of another form has no groups, and is row 0 as a whole.
+        let groups = serde_json::from_slice::<Groups<'_>>(json).map_or_else(|_| Vec::new(), |all| all.groups);
+        let mut outer = json.to_owned();
+        if let [first, .., last] | [first @ last] = &groups[..] {
+            let start = |group: &RawValue| group.get().as_ptr().addr() - json.as_ptr().addr();
+            outer.splice(start(first)..start(last) + last.get().len(), [GROUPS]);
+        }
+        let groups = groups.iter().map(|group| group.get().as_bytes());
+        [&outer[..]].into_iter().chain(groups).map(|text| self.row(text)).collect()
+    }
+
+    fn row(&mut self, text: &[u8]) -> Row {
+        let (mut shape, mut values, mut at) = (Vec::new(), Vec::new(), 0);
+        while let Some(&byte) = text.get(at) {
+            let end = match byte {
+                b'"' => string_end(text, at),
+                b'-' | b'0'..=b'9' => {
+                    let length = text[at..].iter().position(|byte| !b"+-.eE0123456789".contains(byte));
+                    length.map_or(text.len(), |length| at + length)
+                }
+                _ => at + 1,
+            };
+            let part = &text[at..end];
+            match byte {
+                b'"' if text.get(end) != Some(&b':') => {
+                    shape.push(STRING);
+                    values.push(self.strings.number(&part[1..part.len() - 1]) as i64);
                 }
                 b'-' | b'0'..=b'9' => {
-                    let length = json[at..].iter().position(|byte| !b"+-.eE0123456789".contains(byte));
-                    let end = length.map_or(json.len(), |length| at + length);
-                    number(&json[at..end], shape, values);
+                    number(part, &mut shape, &mut values);
                     if shape.last() == Some(&HUNDREDTHS) {
                         self.text += hundredths(values.last().copied().unwrap_or_default()).len();
-                        self.text -= end - at;
+                        self.text -= part.len();
                     }
-                    at = end;
-                    continue;
                 }
-                b'{' | b'[' => depth += 1,
-                b']' if is_within && depth == 1 => {
-                    is_within = false;
-                    outer.push(b']');
-                    at += 1;
-                    continue;
-                }
-                b'}' | b']' => depth = depth.saturating_sub(1),
-                b',' if is_within && depth == 1 => {
-                    at += 1;
-                    continue;
-                }
-                _ => {}
+                _ => shape.extend(part),
             }
-            shape.push(json[at]);
-            if is_within && depth == 1 && json[at] == b'}' {
-                rows.push(Row { shape: self.shapes.number(shape), values: std::mem::take(values) });
-                shape.clear();
-            }
-            at += 1;
+            at = end;
         }
-        rows[0] = Row { shape: self.shapes.number(&outer), values: outer_values };
-        rows
+        Row { shape: self.shapes.number(&shape), values }
     }
+}
+
+/// The groups of a snapshot as they are written.
+#[derive(Deserialize)]
+struct Groups<'a> {
+    #[serde(borrow)]
+    groups: Vec<&'a RawValue>,
 }
 
 /// The end of the string that begins at `at`.

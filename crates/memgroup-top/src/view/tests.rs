@@ -6,7 +6,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{Act, POINTS, Sort, View};
-use crate::paint::paint;
+use crate::screen::paint;
 
 /// `/a` uses 1, `/b` uses 5 of 5 and refused twice, `/b/deep` uses 3, `/c` uses 2 after a peak of
 /// 9.

@@ -17,9 +17,9 @@ use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
 use serde::{Deserialize, Serialize};
 
-use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::{Failure, OrFail, RunError};
 use crate::run::spec::{Settings, Spec, TenantSpec};
-use session::{Failure, Session, settings};
+use session::{Session, settings};
 
 /// Name of the parent of all tenants' groups.
 const PARENT: &str = "tenants";

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, ErrorCode, InterruptHandle, ffi};
 
+use crate::run::base::Failure;
 use crate::run::spec::{Temp, TenantSpec};
 
 /// Time between two tries of a statement under SQLite's heap limit.
@@ -34,29 +35,6 @@ pub(crate) fn settings(tenant: &TenantSpec) -> String {
 pub(crate) enum Session {
     Group(TenantConnection),
     Plain(Connection),
-}
-
-/// Reason why a statement was not done.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// It found no memory.
-    Refused(String),
-    /// It was stopped to free memory.
-    Killed,
-    /// The end of the run interrupted it.
-    Interrupted,
-    /// Any other reason.
-    Other(String),
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Refused(error) | Failure::Other(error) => f.write_str(error),
-            Failure::Killed => f.write_str("stopped to free memory"),
-            Failure::Interrupted => f.write_str("interrupted"),
-        }
-    }
 }
 
 impl From<rusqlite::Error> for Failure {

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::base::child::proc_bytes;
-use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::process::proc_bytes;
 use crate::run::base::units;
+use crate::run::base::{OrFail, RunError};
 
 /// Bound of a process in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,6 @@
-//! Client: a connection of a tenant to the server, and its requests.
+//! Client: the requests of a tenant, over a connection to the server.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,10 +12,15 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::Sleep;
 
-use super::load::Answer;
+use crate::run::base::{Failure, OrFail, RunError};
 use crate::run::spec::{Kind, Spec, TenantSpec};
+use crate::run::work::{self, Run, Step};
+
+/// Time between two looks at the run while a request waits.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Numbers in the body of a small request.
 const NUMBERS: u64 = 32;
@@ -29,18 +35,13 @@ const STREAM: &str = "stream";
 const RUNAWAY: [&str; 4] = ["push", STREAM, "json", "reserve"];
 
 /// Body of a request.
-struct Content {
+#[derive(Default)]
+pub(super) struct Content {
     data: Bytes,
     /// The data comes again and again, with a pause.
     is_endless: bool,
     is_sent: bool,
     pause: Option<Pin<Box<Sleep>>>,
-}
-
-impl Content {
-    fn new(data: Bytes, is_endless: bool) -> Content {
-        Content { data, is_endless, is_sent: false, pause: None }
-    }
 }
 
 impl Body for Content {
@@ -78,8 +79,65 @@ fn objects() -> Bytes {
     format!("[{}{{}}]", ITEM.repeat(JSON / ITEM.len())).into()
 }
 
-/// A connection to the server.
+/// Why a request has no answer.
+pub(super) type Failed = Box<dyn Error + Send + Sync>;
+
+/// Starts the runtime of one thread.
+pub(super) fn runtime() -> Result<Runtime, RunError> {
+    Builder::new_current_thread().enable_all().build().or_fail("start a connection")
+}
+
+/// Connects to the server.
+pub(super) async fn connect(address: SocketAddr) -> Result<SendRequest<Content>, Failed> {
+    let stream = TcpStream::connect(address).await?;
+    // Without it small requests are slower, and still right.
+    let _ = stream.set_nodelay(true);
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// A client of the server. It has at most one connection.
 pub(super) struct Client<'a> {
+    runtime: Runtime,
+    requests: Requests<'a>,
+}
+
+impl<'a> Client<'a> {
+    /// The client of a tenant with that `number`.
+    pub(super) fn new(
+        spec: &Spec,
+        tenant: &'a TenantSpec,
+        number: u32,
+        address: SocketAddr,
+    ) -> Result<Client<'a>, RunError> {
+        let json = if tenant.workload == Kind::Runaway { objects() } else { Bytes::new() };
+        let turn = number as usize;
+        let requests = Requests { tenant, address, seed: spec.seed, json, sender: None, turn };
+        Ok(Client { runtime: runtime()?, requests })
+    }
+}
+
+impl work::Client for Client<'_> {
+    fn next(&mut self, run: Run<'_>) -> Step {
+        let Client { runtime, requests } = self;
+        let result = runtime.block_on(async {
+            let mut asked = std::pin::pin!(requests.ask());
+            loop {
+                match tokio::time::timeout(LOOK_EVERY, &mut asked).await {
+                    Ok(answer) => return answer,
+                    Err(_) if run.is_ending() => return Err(Failure::Interrupted),
+                    Err(_) => {}
+                }
+            }
+        });
+        let is_timed = matches!(result, Ok(()) | Err(Failure::Interrupted));
+        Step { result, retries: 0, is_timed }
+    }
+}
+
+/// The requests of a client.
+struct Requests<'a> {
     tenant: &'a TenantSpec,
     address: SocketAddr,
     seed: u64,
@@ -90,14 +148,7 @@ pub(super) struct Client<'a> {
     turn: usize,
 }
 
-impl<'a> Client<'a> {
-    /// Connection `number` of a tenant of `spec`.
-    pub(super) fn new(spec: &'a Spec, tenant: usize, number: u32, address: SocketAddr) -> Client<'a> {
-        let tenant = &spec.tenants[tenant];
-        let json = if tenant.workload == Kind::Runaway { objects() } else { Bytes::new() };
-        Client { tenant, address, seed: spec.seed, json, sender: None, turn: number as usize }
-    }
-
+impl Requests<'_> {
     /// The next request.
     fn next(&mut self) -> (&'static str, Bytes) {
         let turn = self.turn;
@@ -117,34 +168,41 @@ impl<'a> Client<'a> {
         (path, data)
     }
 
-    /// The answer to a request after its connection ended. A server that lives has refused a large
-    /// body: it closed before the body was sent.
-    async fn cut_off(&mut self, is_large: bool) -> Answer {
-        self.sender = None;
-        if is_large && TcpStream::connect(self.address).await.is_ok() {
-            return Answer::Refused("the server closed the connection before the body was sent".to_owned());
+    /// Makes the next request and waits for its answer.
+    async fn ask(&mut self) -> Result<(), Failure> {
+        let (path, data) = self.next();
+        let is_large = data.len() >= FRAME;
+        let had_connection = self.sender.is_some();
+        let mut sent = self.send(path, data.clone()).await;
+        // The server closed the connection after its last answer, and before this request.
+        if let Err(error) = &sent
+            && had_connection
+            && error.downcast_ref().is_some_and(hyper::Error::is_canceled)
+        {
+            sent = self.send(path, data).await;
         }
-        Answer::Lost
+        if let Ok((status, text)) = sent {
+            return answer(status, text);
+        }
+        self.sender = None;
+        // A server that lives has refused a large body: it closed the connection before the body was sent.
+        if is_large && TcpStream::connect(self.address).await.is_ok() {
+            let text = "the server closed the connection before the body was sent";
+            return Err(Failure::Refused(text.to_owned()));
+        }
+        Err(Failure::Lost)
     }
 
-    /// Sends a request over the open connection, or a new one. The error is none if there is no
-    /// connection.
-    async fn send(&mut self, path: &str, data: Bytes) -> Result<(StatusCode, String), Option<hyper::Error>> {
+    /// Sends a request over the open connection, or a new one.
+    async fn send(&mut self, path: &str, data: Bytes) -> Result<(StatusCode, String), Failed> {
         let mut sender = match self.sender.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
-            None => {
-                let stream = TcpStream::connect(self.address).await.map_err(|_| None)?;
-                // Without it small requests are slower, and still right.
-                let _ = stream.set_nodelay(true);
-                let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-                tokio::spawn(connection);
-                sender
-            }
+            None => connect(self.address).await?,
         };
         sender.ready().await?;
         let request = Request::post(format!("/{}/{path}", self.tenant.name)).header("host", "localhost");
-        let request = request.body(Content::new(data, path == STREAM)).expect("names are parts of a URI");
-        let response = sender.send_request(request).await?;
+        let content = Content { data, is_endless: path == STREAM, ..Content::default() };
+        let response = sender.send_request(request.body(content)?).await?;
         let status = response.status();
         let text = response.into_body().collect().await?.to_bytes();
         if status == StatusCode::OK {
@@ -154,32 +212,15 @@ impl<'a> Client<'a> {
     }
 }
 
-impl Client<'_> {
-    /// Makes the next request and waits for its answer. The error is an answer that no request
-    /// should have.
-    pub(super) async fn ask(&mut self) -> Result<Answer, String> {
-        let (path, data) = self.next();
-        let is_large = data.len() >= FRAME;
-        let had_connection = self.sender.is_some();
-        match self.send(path, data.clone()).await {
-            Ok((status, text)) => answer(status, text),
-            // The server closed the connection after its last answer, and before this request.
-            Err(Some(error)) if had_connection && error.is_canceled() => match self.send(path, data).await {
-                Ok((status, text)) => answer(status, text),
-                Err(_) => Ok(self.cut_off(is_large).await),
-            },
-            Err(_) => Ok(self.cut_off(is_large).await),
-        }
-    }
-}
-
-fn answer(status: StatusCode, text: String) -> Result<Answer, String> {
+fn answer(status: StatusCode, text: String) -> Result<(), Failure> {
     match status {
-        StatusCode::OK => Ok(Answer::Done),
-        StatusCode::SERVICE_UNAVAILABLE if text.contains("was stopped to free memory") => Ok(Answer::Killed),
-        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            Ok(Answer::Refused(format!("{}: {text}", status.as_u16())))
+        StatusCode::OK => Ok(()),
+        StatusCode::SERVICE_UNAVAILABLE if text.contains("was stopped to free memory") => {
+            Err(Failure::Killed)
         }
-        other => Err(format!("the server answered {other}: {text}")),
+        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Err(Failure::Refused(format!("{}: {text}", status.as_u16())))
+        }
+        other => Err(Failure::Other(format!("the server answered {other}: {text}"))),
     }
 }

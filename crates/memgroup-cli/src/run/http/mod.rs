@@ -10,41 +10,35 @@
 
 mod bound;
 mod client;
-mod load;
 mod server;
-mod work;
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
+use http_body_util::BodyExt;
 pub(crate) use server::serve;
 
 use crate::blocks;
-use crate::run::base::child::{self, Child};
-use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::progress::Progress;
-use crate::run::base::stop::Stop;
+use crate::run::base::process::{self, Child};
+use crate::run::base::{OrFail, RunError};
+use crate::run::data::Job;
 use crate::run::report::{RegimeReport, Report, Server};
 use crate::run::spec::Spec;
+use crate::run::work;
 use bound::Bound;
+use client::Client;
 use server::Order;
 
-/// Time that a server has to tell its figures. One that never answers is an error, and is ended.
+/// Time within which a server must tell its figures. One that never answers is an error, and is
+/// ended.
 const FIGURES_WITHIN: Duration = Duration::from_secs(5);
 
-/// Runs the tenants of `spec` with memgroup; with `compares` also without. Returns the report, and
+/// Runs the tenants of `job` with memgroup; with `compares` also without. Returns the report, and
 /// whether memgroup's own server died.
-pub(crate) fn run(
-    spec: &Spec,
-    compares: bool,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<(Report, bool), RunError> {
+pub(crate) fn run(job: &Job<'_>, compares: bool) -> Result<(Report, bool), RunError> {
+    let spec = job.spec;
     if compares && spec.process_max_bytes.is_none() {
         return Err(RunError::Usage(
             "--baseline needs a bound of the server: give the SPEC a top-level key `process_max`, such as process_max = \"192M\""
@@ -52,19 +46,10 @@ pub(crate) fn run(
         ));
     }
     let bound = spec.process_max_bytes.map(Bound::make);
-    let turn = |title: &str, has_groups| {
-        let mut server = Process::start(spec, has_groups, bound.as_ref())?;
-        progress.line(&format!(
-            "running {title} for {} s, server: process {}",
-            spec.seconds,
-            server.child.id()
-        ));
-        turn(spec, has_groups, &mut server, stop)
-    };
-    let compared = turn("with memgroup", true).and_then(|own| {
-        let baseline =
-            (compares && !stop.requested()).then(|| turn("without memgroup", false)).transpose()?;
-        Ok(Report { memgroup: own, baseline })
+    let compared = turn(job, bound.as_ref(), true).and_then(|memgroup| {
+        let compares = compares && !job.stop.requested();
+        let baseline = compares.then(|| turn(job, bound.as_ref(), false)).transpose()?;
+        Ok(Report { memgroup, baseline })
     });
     bound.as_ref().into_iter().for_each(Bound::remove);
     let report = compared?;
@@ -72,35 +57,40 @@ pub(crate) fn run(
     Ok((report, has_died))
 }
 
-/// Sends all requests to a server, and reports.
-fn turn(spec: &Spec, has_groups: bool, server: &mut Process, stop: &Stop) -> Result<RegimeReport, RunError> {
-    let address = server.address;
+/// Starts a server, sends all requests to it, and reports.
+fn turn(job: &Job<'_>, bound: Option<&Bound>, has_groups: bool) -> Result<RegimeReport, RunError> {
+    let spec = job.spec;
+    let mut process = Process::start(spec, has_groups, bound)?;
+    let mut clients = Vec::new();
+    for (index, tenant) in spec.tenants.iter().enumerate() {
+        for number in 0..tenant.threads {
+            clients.push((index, Client::new(spec, tenant, number, process.address)?));
+        }
+    }
+    let (title, id) = (if has_groups { "with" } else { "without" }, process.child.id());
+    let first = format!("running {title} memgroup for {} s, server: process {id}", spec.seconds);
     let started = Instant::now();
-    let (elapsed, tallies) = load::run(spec, stop, address, || server.look(started))?;
-    let asked = has_groups.then(|| server.figures());
-    server.look(started);
+    let (elapsed, results, _) = work::run(job, clients, &first, || process.look(started), |_| {})?;
+    let asked = has_groups.then(|| process.figures());
+    process.look(started);
     let seconds = elapsed.as_secs_f64();
     let mut report = match asked {
-        Some(figures) if server.died.is_none() => figures?,
+        Some(figures) if process.server.died_seconds.is_none() => figures?,
         // The figures of its groups died with it.
         _ => RegimeReport::of_groups(None, spec, seconds),
     };
-    for (tenant, (tally, latencies)) in report.tenants.iter_mut().zip(tallies) {
-        tenant.set(tally, &latencies);
-    }
+    report.tenants.iter_mut().zip(results).for_each(|(tenant, results)| results.report(tenant));
     report.seconds = seconds;
-    report.interrupted = stop.requested();
-    report.server = Some(server.report());
+    report.interrupted = job.stop.requested();
+    report.server = Some(process.server.clone());
     Ok(report)
 }
 
 /// The server's process. Dropping it ends the process.
 struct Process {
     child: Child,
-    bound: Option<Bound>,
     address: SocketAddr,
-    resident_peak: u64,
-    died: Option<(Duration, String)>,
+    server: Server,
 }
 
 impl Process {
@@ -119,49 +109,39 @@ impl Process {
         let mut port = String::new();
         BufReader::new(output).read_line(&mut port).or_fail(action)?;
         let port = port.trim().parse().map_err(|_| "it told no port").or_fail(action)?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Ok(Process { child, bound: order.bound, address, resident_peak: 0, died: None })
+        let server =
+            Server { bound: bound.map(Bound::title), max: bound.map(Bound::bytes), ..Server::default() };
+        Ok(Process { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), server })
     }
 
     /// Notes the server's memory, and whether it lives.
     fn look(&mut self, started: Instant) {
-        if self.died.is_some() {
+        let Process { child, server, .. } = self;
+        if server.died_seconds.is_some() {
             return;
         }
-        if let Ok(Some(status)) = self.child.status() {
-            self.died = Some((started.elapsed(), status.to_string()));
+        if let Ok(Some(status)) = child.status() {
+            server.died_seconds = Some(started.elapsed().as_secs_f64());
+            server.died_of = Some(status.to_string());
         }
-        let resident = child::proc_bytes(&self.child.id().to_string(), "VmHWM");
-        self.resident_peak = self.resident_peak.max(resident.unwrap_or(0));
+        let resident = process::proc_bytes(&child.id().to_string(), "VmHWM");
+        server.resident_peak = server.resident_peak.max(resident.unwrap_or(0));
     }
 
     /// Asks the server for the figures of its groups.
     fn figures(&self) -> Result<RegimeReport, RunError> {
         let action = "ask the server for its figures";
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().or_fail(action)?;
         let ask = async {
-            let stream = tokio::net::TcpStream::connect(self.address).await?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            tokio::spawn(connection);
-            let request = hyper::Request::get("/").header("host", "localhost").body(Empty::<Bytes>::new())?;
+            let mut sender = client::connect(self.address).await?;
+            let request =
+                hyper::Request::get("/").header("host", "localhost").body(client::Content::default())?;
             let body = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
-            Ok::<_, Box<dyn std::error::Error>>(serde_json::from_slice(&body)?)
+            Ok::<_, client::Failed>(serde_json::from_slice(&body)?)
         };
-        let asked = runtime.block_on(async { tokio::time::timeout(FIGURES_WITHIN, ask).await });
-        asked
+        client::runtime()?
+            .block_on(async { tokio::time::timeout(FIGURES_WITHIN, ask).await })
             .map_err(|_| format!("no answer within {} s", FIGURES_WITHIN.as_secs()))
             .or_fail(action)?
             .or_fail(action)
-    }
-
-    fn report(&self) -> Server {
-        Server {
-            bound: self.bound.as_ref().map(Bound::title),
-            max: self.bound.as_ref().map(Bound::bytes),
-            resident_peak: self.resident_peak,
-            died_seconds: self.died.as_ref().map(|(after, _)| after.as_secs_f64()),
-            died_of: self.died.as_ref().map(|(_, status)| status.clone()),
-        }
     }
 }

@@ -6,15 +6,13 @@
 //!   JSON.
 //! - I3. A closed pipe is no error.
 
-mod sentences;
-mod table;
+mod text;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::run::base::error::{OrFail, RunError};
-use crate::run::base::fresh;
+use crate::run::base::{OrFail, RunError, beside};
 use crate::run::report::Report;
 
 /// Name of standard output as a destination of the JSON.
@@ -29,9 +27,7 @@ pub(crate) fn check(file: &Path) -> Result<(), RunError> {
         }
         // Opening a pipe here would wait for its reader, and closing it would end the reader's input.
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fresh::beside(file, ".new").and_then(|(name, _)| fs::remove_file(name))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => beside(file, ".new").map(drop),
         Err(error) => Err(error),
     };
     let allowed =
@@ -46,17 +42,12 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let old = fs::metadata(&target).ok();
     let is_regular = old.as_ref().is_none_or(fs::Metadata::is_file);
-    let Some((name, mut new)) = is_regular.then(|| fresh::beside(&target, ".new").ok()).flatten() else {
+    let Some(mut new) = is_regular.then(|| beside(&target, ".new").ok()).flatten() else {
         return fs::write(file, text);
     };
-    let written = new.write_all(text.as_bytes());
-    let written = written.and_then(|()| old.map_or(Ok(()), |old| new.set_permissions(old.permissions())));
-    let replaced = written.and_then(|()| fs::rename(&name, target));
-    if replaced.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(name);
-    }
-    replaced
+    new.write_all(text.as_bytes())?;
+    old.map_or(Ok(()), |old| new.as_file().set_permissions(old.permissions()))?;
+    new.persist(target).map(drop).map_err(|failed| failed.error)
 }
 
 /// The report for a reader: a line about the run, the table, and a sentence for each tenant.
@@ -77,7 +68,7 @@ fn text(report: &Report) -> String {
     if own.interrupted || report.baseline.as_ref().is_some_and(|other| other.interrupted) {
         head += ", ended by Ctrl-C";
     }
-    format!("{head}\n\n{}\n{}", table::of_report(report), sentences::of_report(report))
+    format!("{head}\n\n{}\n{}", text::table(report), text::sentences(report))
 }
 
 /// Writes the JSON to its file, if it has one, then the table to standard output, or to standard

@@ -3,7 +3,7 @@
 use xtask::corpus;
 
 use super::{Engine, Spec};
-use crate::run::base::error::RunError;
+use crate::run::base::RunError;
 
 #[test]
 fn a_spec_is_valid_or_its_error_names_the_file_and_the_allowed_values() {

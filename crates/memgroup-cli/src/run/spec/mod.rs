@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::base::error::RunError;
+use crate::run::base::RunError;
 use source::{Source, Table, Values, bytes, integer, number, variant};
 
 /// Engine of a run: the program that tenants ask for work.

@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::run::base::error::RunError;
+use crate::run::base::RunError;
 
 /// The most characters of a key, a value or a line that an error repeats.
 const REPEATED_MAX: usize = 80;

@@ -7,7 +7,7 @@ use toml::de::DeValue;
 
 use super::source::{Table, Values, bytes, integer, number, variant};
 use super::{Engine, Kind, LIMIT, Scale, Settings, TRUTH, Temp, TenantSpec};
-use crate::run::base::error::RunError;
+use crate::run::base::RunError;
 
 const NAME: Values<'_, String> =
     Values("a name of 1 to 32 letters, digits, `-` and `_`, such as \"etl\"", &|value| {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::{BUILDING, Database, build, build_all, fill, find, path_of, prepare, read_through};
-use crate::run::base::error::RunError;
+use crate::run::base::RunError;
+use crate::run::base::process::Stop;
 use crate::run::base::progress::Progress;
-use crate::run::base::stop::Stop;
 use crate::run::data::Job;
 use crate::run::spec::Spec;
 

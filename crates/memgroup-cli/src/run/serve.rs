@@ -13,9 +13,9 @@ use std::{env, process};
 use memgroup::Hierarchy;
 use memgroup_serve::{Control, Serve, Server, Token};
 
-use crate::run::base::error::{OrFail, RunError};
+use crate::run::base::process::user;
 use crate::run::base::progress::Progress;
-use crate::run::base::user;
+use crate::run::base::{OrFail, RunError};
 
 /// Serves the groups until the result is dropped, on a socket in a directory of this user, and
 /// prints how to look at them. With an `address` it also serves a page there, whose token may read
@@ -25,7 +25,7 @@ pub(crate) fn serve(
     address: Option<SocketAddr>,
     progress: &Progress,
 ) -> Result<Server, RunError> {
-    let own = user::own().or_fail("read /proc/self")?;
+    let own = user().or_fail("read /proc/self")?;
     let folder = folder(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), &env::temp_dir(), own);
     let folder = folder.map_err(RunError::Failure)?;
     sweep(&folder);
@@ -107,11 +107,11 @@ mod tests {
     use std::process;
 
     use super::{folder, sweep};
-    use crate::run::base::user;
+    use crate::run::base::process::user;
 
     #[test]
     fn takes_directories_of_this_user_alone() {
-        let own = user::own().expect("a user");
+        let own = user().expect("a user");
         let place = tempfile::tempdir().expect("a directory");
         let (runtime, temporary) = (place.path().join("runtime"), place.path());
         let made = temporary.join(format!("memgroup-{own}"));
