@@ -36,8 +36,7 @@ pub struct Args {
     /// Write the rows and checks to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// rstat: be one of its two processes of SQLite tenants, and take orders from the standard
-    /// input
+    /// rstat: be one of its processes of SQLite tenants
     #[arg(long, hide = true, value_enum, value_name = "TREES")]
     pub serve: Option<Trees>,
     /// limits: be the process that measures the memory of groups

@@ -1,7 +1,6 @@
 //! The program: its command line, and experiments in child processes.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use memgroup_lab::{Args, Experiment, Trees, run_to};
 
@@ -47,23 +46,6 @@ fn names_a_program_that_cannot_be_started() {
     assert!(text.contains("answered") && text.contains("\"\""), "{text}");
     let error = run_to(&Args { experiment: Experiment::Limits, ..args }, &mut std::io::sink()).unwrap_err();
     assert!(error.to_string().contains("the measuring process ended with"), "{error}");
-}
-
-#[test]
-fn refuses_an_order_that_is_no_number() {
-    let mut tenants = Command::new(PROGRAM)
-        .args(["rstat", "--serve", "separate"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    tenants.stdin.take().unwrap().write_all(b"many\n").unwrap();
-    let output = tenants.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("take the order \"many\": it must be a number of reads, or 0"), "{said}");
-    assert!(output.stdout.is_empty());
 }
 
 #[test]

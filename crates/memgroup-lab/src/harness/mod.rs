@@ -1,7 +1,6 @@
 //! The harness that all experiments share: pinned threads, short interleaved windows, summaries,
 //! tables, goals, JSON.
 
-pub(crate) mod cache;
 pub(crate) mod case;
 pub(crate) mod clock;
 pub(crate) mod fixture;
@@ -16,6 +15,7 @@ pub(crate) mod window;
 pub(crate) mod workers;
 
 use std::io::Write;
+use std::process::Command;
 use std::time::Duration;
 
 use memgroup_percpu::{SlotReport, SlotSource};
@@ -43,7 +43,7 @@ pub(crate) mod prelude {
     pub(crate) use super::window::{
         Beside, Measured, Plan, Random, Variant, Work, always, each, note_windows,
     };
-    pub(crate) use super::workers::{Workers, lock, sleeper, spin_until};
+    pub(crate) use super::workers::{Shift, Workers, lock, sleeper, spin_until};
     pub(crate) use super::{Lab, fixture};
     pub(crate) use crate::error::{Error, OrFail, Result, ensure, expect};
 }
@@ -225,6 +225,47 @@ impl<'a> Lab<'a> {
         Ok(())
     }
 
+    /// Runs each of so many cases once a round, in a new random order every round; the samples of
+    /// each.
+    pub(crate) fn sample(
+        &mut self,
+        rounds: usize,
+        cases: usize,
+        mut run: impl FnMut(&mut Lab<'a>, usize, &mut Samples) -> Result<()>,
+    ) -> Result<Vec<Samples>> {
+        let mut found: Vec<Samples> = (0..cases).map(|_| Samples::default()).collect();
+        self.in_turns(rounds, cases, |lab, case| run(lab, case, &mut found[case]))?;
+        Ok(found)
+    }
+
+    /// Prints a table of samples, and records its figures.
+    ///
+    /// A column is a metric and its unit; it shows medians, with the spread if there are at most
+    /// three columns. A row is its name, the variant and the settings that it is recorded with, and
+    /// its samples.
+    pub(crate) fn show<'s>(
+        &mut self,
+        title: impl Into<String>,
+        columns: &[(&str, &'static str)],
+        rows: impl IntoIterator<Item = (impl Into<String>, impl Into<String>, Value, &'s Samples)>,
+        note: impl Into<String>,
+    ) -> Result<()> {
+        let heading = |&(metric, unit): &(&str, &str)| format!("{metric}, {unit}");
+        let headings = columns.iter().map(|column| heading(column).trim_end_matches(", ").to_owned());
+        let headings = std::iter::once(String::new()).chain(headings).collect();
+        let mut table = Table { title: title.into(), rows: vec![headings], notes: vec![note.into()] };
+        for (name, variant, params, samples) in rows {
+            let mut row = self.record(variant, params);
+            let cells = columns.iter().map(|&(metric, unit)| {
+                let of = samples.summary(metric);
+                let text = row.summary(metric, unit, of);
+                if columns.len() <= 3 { text } else { figure_or_dash(median(of)) }
+            });
+            table.row(name, cells);
+        }
+        self.print(&table)
+    }
+
     /// Begins rows of the JSON: a variant, and its settings as an object.
     pub(crate) fn record(&mut self, variant: impl Into<String>, params: Value) -> Record<'_> {
         let cycles_per_ns = self.clock.cycles(1.0);
@@ -239,6 +280,30 @@ impl<'a> Lab<'a> {
     /// Adds a goal: the value must reach `least`.
     pub(crate) fn at_least(&mut self, name: impl Into<String>, value: Option<f64>, least: f64, unit: &str) {
         self.report.checks.push(Check::new(name.into(), value, ">=", least, unit));
+    }
+
+    /// Whether the program is known, of which these figures need processes; otherwise a note says
+    /// that they are missing.
+    pub(crate) fn has_program(&mut self, figures: &str) -> Result<bool> {
+        let is_known = self.args.program.is_some();
+        if !is_known {
+            self.paragraph(&format!("\nnote: no {figures}: they need processes of the program"))?;
+        }
+        Ok(is_known)
+    }
+
+    /// Runs this program with other arguments, and returns the numbers that it prints.
+    pub(crate) fn process<const N: usize>(&self, arguments: &[&str]) -> Result<[f64; N]> {
+        let program = self.args.program.as_ref().ok_or("unknown").set_up("the program")?;
+        let started = Command::new(program).args(arguments).args(self.args.length()).output();
+        let output = started.map_err(Error::system(format!("start {}", program.display())))?;
+        let [answer, said] =
+            [output.stdout, output.stderr].map(|of| String::from_utf8_lossy(&of).into_owned());
+        let numbers = answer.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
+        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+        let numbers = numbers.filter(|_| output.status.success());
+        let wrong = || format!("{answer:?} instead of {N} numbers, and ended with {}: {said}", output.status);
+        numbers.ok_or_else(wrong).or_wrong(format_args!("`{}` answered", arguments.join(" ")))
     }
 
     /// Prints the goals and writes the JSON that was asked for.

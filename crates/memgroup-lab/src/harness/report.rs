@@ -130,18 +130,6 @@ impl Record<'_> {
         figure_or_dash(value)
     }
 
-    /// Figures of some samples by name and unit; their medians.
-    pub(crate) fn medians<const N: usize>(
-        &mut self,
-        of: &Samples,
-        metrics: [(Name, Name); N],
-    ) -> [String; N] {
-        metrics.map(|(metric, unit)| {
-            self.summary(metric, unit, of.summary(metric));
-            figure_or_dash(of.median(metric))
-        })
-    }
-
     /// p50 and p99 of calls in nanoseconds; both and the largest in microseconds.
     pub(crate) fn blocks(&mut self, calls: &Blocks) -> [String; 3] {
         self.summary("p50", "ns", calls.p50());

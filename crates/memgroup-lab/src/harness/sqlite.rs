@@ -5,9 +5,6 @@
 //!   every right answer is known.
 //! - I2. SQLite serves one hierarchy in a process, so the groups of all experiments with SQLite are
 //!   in one.
-//!
-//! All experiments but `rstat` use SQLite through this file. `rstat` uses it in child processes
-//! that do nothing else.
 
 #![allow(unsafe_code)]
 
@@ -15,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use memgroup::{Config, Group, Hierarchy, SlotSource};
-#[cfg(test)]
-use memgroup_sqlite::{InstallError, Installed};
+use memgroup::{Config, Group, Hierarchy};
 use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, Params};
 
@@ -35,26 +30,20 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// The hierarchy that SQLite is installed in, for the life of the process (I2).
-    pub(crate) fn take(slots: SlotSource) -> Result<Sqlite> {
+    /// The hierarchy that SQLite is installed in, for the life of the process (I2); the first call
+    /// makes it.
+    pub(crate) fn take(config: Config) -> Result<Sqlite> {
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = lock(&TURN);
         if let Some(installed) = memgroup_sqlite::installed() {
             return Ok(Sqlite { hierarchy: installed.hierarchy().clone(), _turn });
         }
-        let hierarchy = fixture::hierarchy(Config::with_slots(slots))?;
+        let hierarchy = fixture::hierarchy(config)?;
         // SAFETY: SQLite is used through `Sqlite::take` only, and no other call of it goes on while this
         // one holds the lock.
         unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) }.set_up("SQLite")?;
         Ok(Sqlite { hierarchy, _turn })
     }
-}
-
-/// Installs in a test, whose process has other threads.
-#[cfg(test)]
-pub(crate) fn install_in_test(hierarchy: &Hierarchy) -> Result<Installed, InstallError> {
-    // SAFETY: one unit test of this crate uses SQLite.
-    unsafe { memgroup_sqlite::install_unchecked(hierarchy, None) }
 }
 
 /// One tenant, used by one thread at a time.
@@ -65,12 +54,10 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Makes a database of so many rows, and opens it with a cache of `cached_pages`, or for all
-    /// its pages.
-    pub(crate) fn open(group: &Group, file: &Path, rows: i64, cached_pages: Option<u64>) -> Result<Tenant> {
+    /// Makes a database of so many rows, a page each, and opens it with a cache of `cached_pages`.
+    pub(crate) fn open(group: &Group, file: &Path, rows: i64, cached_pages: i64) -> Result<Tenant> {
         fill(file, rows).set_up(file.display())?;
         let connection = TenantConnection::open(group, file).or_wrong(STATEMENT)?;
-        let cached_pages = cached_pages.unwrap_or(rows as u64 * 2);
         let set = format!(
             "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = {cached_pages}"
         );
@@ -78,12 +65,22 @@ impl Tenant {
         Ok(Tenant { connection, updates: vec![0; rows as usize] })
     }
 
-    pub(crate) fn rows(&self) -> i64 {
+    fn rows(&self) -> i64 {
         self.updates.len() as i64
     }
 
+    /// Most are look-ups; one in 16 changes a row, one in 64 sums some.
+    pub(crate) fn use_one(&mut self, random: u64) -> Result<()> {
+        let id = (random >> 8) as i64 % self.rows() + 1;
+        match random % 64 {
+            0 => self.sum(id),
+            kind if kind % 16 == 1 => self.update(id),
+            _ => self.look_up(id),
+        }
+    }
+
     /// Reads one row by its number.
-    pub(crate) fn look_up(&mut self, id: i64) -> Result<()> {
+    fn look_up(&mut self, id: i64) -> Result<()> {
         const SQL: &str = "SELECT value, updates, substr(text, 1, 8) FROM items WHERE id = ?1";
         let found = self.connection.run(|conn| {
             let mut statement = conn.prepare_cached(SQL)?;
@@ -96,7 +93,7 @@ impl Tenant {
     }
 
     /// Sums some rows from one on.
-    pub(crate) fn sum(&mut self, id: i64) -> Result<()> {
+    fn sum(&mut self, id: i64) -> Result<()> {
         const SQL: &str = "SELECT sum(value), sum(updates) FROM items WHERE id BETWEEN ?1 AND ?2";
         let last = (id + SUMMED - 1).min(self.rows());
         let found = self.connection.run(|conn| two(conn, SQL, [id, last]));
@@ -105,7 +102,7 @@ impl Tenant {
     }
 
     /// Changes one row.
-    pub(crate) fn update(&mut self, id: i64) -> Result<()> {
+    fn update(&mut self, id: i64) -> Result<()> {
         const SQL: &str = "UPDATE items SET updates = updates + 1 WHERE id = ?1";
         let changed = self.connection.run(|conn| conn.prepare_cached(SQL)?.execute([id]));
         self.updates[id as usize - 1] += 1;
@@ -129,10 +126,6 @@ impl Tenant {
     ) -> Result<()> {
         let found = found.or_wrong(STATEMENT)?;
         expect(format_args!("{}: {what} of row {id}", self.connection.group().path()), found, right)
-    }
-
-    pub(crate) fn close(self) -> Result<()> {
-        self.connection.close().or_wrong(STATEMENT)
     }
 }
 

@@ -121,11 +121,26 @@ impl Blocks {
 
 /// Samples of several quantities by name; a quantity without samples has none.
 #[derive(Debug, Default)]
-pub(crate) struct Samples(BTreeMap<&'static str, Vec<f64>>);
+pub(crate) struct Samples(BTreeMap<String, Vec<f64>>);
 
 impl Samples {
-    pub(crate) fn push(&mut self, name: &'static str, sample: f64) {
-        self.0.entry(name).or_default().push(sample);
+    pub(crate) fn push(&mut self, name: &str, sample: f64) {
+        self.0.entry(name.to_owned()).or_default().push(sample);
+    }
+
+    /// Adds a block of calls that were timed in nanoseconds, in a larger unit: a sample of "`name`
+    /// p50" and one of "`name` p99". "`name` max" is the largest call of all blocks.
+    pub(crate) fn block(&mut self, name: &str, ns: Vec<f64>, ns_per_unit: f64) {
+        let Some(block) = Quantiles::of(ns) else { return };
+        self.push(&format!("{name} p50"), block.p50 / ns_per_unit);
+        self.push(&format!("{name} p99"), block.p99 / ns_per_unit);
+        let max = self.0.entry(format!("{name} max")).or_default();
+        *max = vec![max.iter().copied().fold(block.max / ns_per_unit, f64::max)];
+    }
+
+    /// A quantity's median over the one of other samples.
+    pub(crate) fn over(&self, below: &Samples, name: &str) -> Option<f64> {
+        ratio(self.median(name), below.median(name))
     }
 
     pub(crate) fn of(&self, name: &str) -> &[f64] {
@@ -138,6 +153,13 @@ impl Samples {
 
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
         median(self.summary(name))
+    }
+}
+
+/// One sample of each.
+impl<const N: usize> From<[(&str, f64); N]> for Samples {
+    fn from(samples: [(&str, f64); N]) -> Samples {
+        Samples(samples.map(|(name, sample)| (name.to_owned(), vec![sample])).into())
     }
 }
 
@@ -220,6 +242,17 @@ mod tests {
         }
         assert_eq!(times.p99().map(|p99| p99.median), Some(1.0));
         assert_eq!(times.max(), Some(100.0));
+    }
+
+    #[test]
+    fn takes_the_median_of_blocks_and_the_largest_of_all() {
+        let mut samples = Samples::default();
+        for busy in [1.0, 1.0, 100.0, 2.0] {
+            samples.block("call", vec![busy * 1e3; 10], 1e3);
+        }
+        assert_eq!(["call p99", "call max"].map(|of| samples.median(of)), [Some(1.5), Some(100.0)]);
+        assert_eq!(samples.over(&samples, "call p50"), Some(1.0));
+        assert_eq!(samples.over(&Samples::default(), "call p50"), None);
     }
 
     #[test]

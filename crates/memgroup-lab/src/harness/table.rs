@@ -122,11 +122,6 @@ pub(crate) fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |ratio| format!("x{}", figure(ratio)))
 }
 
-/// In whole KiB, rounded up.
-pub(crate) fn kib(bytes: u64) -> String {
-    count(bytes.div_ceil(1024))
-}
-
 /// "5.10 (5.02..5.31)": median, smallest and ninetieth percentile; a dash where nothing counted.
 pub(crate) fn spread(of: Option<Summary>) -> String {
     let text = |of: Summary| format!("{} ({}..{})", figure(of.median), figure(of.min), figure(of.p90));

@@ -8,7 +8,7 @@
 //! - I2. The threads end with their run, so a run on one of them leaves the other CPUs idle.
 
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
@@ -93,6 +93,59 @@ impl Workers {
         job: impl Fn(usize) -> Result<R> + Sync,
     ) -> Result<Vec<R>> {
         self.run(active, job).into_iter().collect()
+    }
+}
+
+/// The time in which one thread does a job and another does something beside it.
+#[derive(Default)]
+pub(crate) struct Shift {
+    begun: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Shift {
+    /// Says that so many of those beside the job have begun.
+    pub(crate) fn begin(&self, number: usize) {
+        // ORDERING: Release; pairs with the Acquire in `beside`, so the job sees what was prepared.
+        self.begun.fetch_add(number, Ordering::Release);
+    }
+
+    /// Whether the job goes on.
+    pub(crate) fn lasts(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `beside`.
+        !self.is_over.load(Ordering::Acquire)
+    }
+}
+
+impl Workers {
+    /// Runs `job` on thread 0 once, after [`Shift::begin`] was called for `number`, and `other` on
+    /// thread 1, which ends when the shift does. Returns both results.
+    pub(crate) fn beside<R: Send, O: Send>(
+        &self,
+        number: usize,
+        job: impl Fn() -> Result<R> + Sync,
+        other: impl Fn(&Shift) -> Result<O> + Sync,
+    ) -> Result<(R, O)> {
+        let shift = Shift::default();
+        let mut parts = self.run(2, |thread| {
+            if thread == 1 {
+                let done = other(&shift);
+                // After an error the job must not wait.
+                shift.begin(number);
+                return (None, Some(done));
+            }
+            // ORDERING: Acquire; pairs with the Release in `begin`.
+            while shift.begun.load(Ordering::Acquire) < number {
+                std::thread::yield_now();
+            }
+            let done = job();
+            // ORDERING: Release; pairs with the Acquire in `lasts`.
+            shift.is_over.store(true, Ordering::Release);
+            (Some(done), None)
+        });
+        let (other, job) = (parts.pop().and_then(|part| part.1), parts.pop().and_then(|part| part.0));
+        let (job, other) = job.zip(other).expect("each worker did its part");
+        Ok((job?, other?))
     }
 }
 
@@ -195,6 +248,21 @@ mod tests {
     #[should_panic(expected = "on purpose")]
     fn panics_when_a_job_panics() {
         Workers::start(1).unwrap().run(1, |_| panic!("on purpose"));
+    }
+
+    #[test]
+    fn does_a_job_while_something_goes_on_beside_it() {
+        let workers = Workers::start(2).unwrap();
+        let other = |shift: &Shift| {
+            shift.begin(1);
+            while shift.lasts() {
+                std::thread::yield_now();
+            }
+            Ok(7)
+        };
+        assert_eq!(workers.beside(1, || Ok(3), other).unwrap(), (3, 7));
+        let failed = workers.beside(1, || Ok(3), |_| Err::<(), _>(Error::Wrong("no".to_owned())));
+        assert!(matches!(failed, Err(Error::Wrong(_))), "the job did not wait for what failed");
     }
 
     #[test]

@@ -114,14 +114,23 @@ pub(super) struct Groups {
     made: u64,
 }
 
-/// The work of a round of maintenance.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Upkeep {
-    pub(super) took: Duration,
-    pub(super) depopulated_bytes: u64,
+/// The groups' memory at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Footprint {
+    /// Backed, on all slots.
+    pub(super) populated_bytes: u64,
+    /// The records of the groups that are there, as the script counts them.
+    needed_bytes: u64,
+    /// Flushed values and base words beside the slots.
+    pub(super) beside_bytes: u64,
+    /// Records that were moved until then, by removals too.
     pub(super) moved_bytes: u64,
-    pub(super) moved_records: u64,
-    pub(super) demoted_groups: u64,
+}
+
+impl Footprint {
+    pub(super) fn over_needed(self) -> f64 {
+        self.populated_bytes as f64 / self.needed_bytes.max(1) as f64
+    }
 }
 
 impl Groups {
@@ -154,43 +163,51 @@ impl Groups {
         Ok(member)
     }
 
-    /// Bytes that the flushed values and base words of all groups take at most, beside the slots,
-    /// whatever their number.
-    pub(super) fn beside_bytes(&self) -> u64 {
+    /// Looks at the memory while so many members are there beside the root and the parent.
+    pub(super) fn footprint(&self, members: usize) -> Result<Footprint> {
+        let (memory, needed_bytes) = (self.hierarchy.percpu(), self.plan.needed_bytes(members));
+        let (live, folds) = (memory.live_bytes, self.plan.mode == Mode::Demoted);
+        // The root and the parent use no slot, so the first group is what admits them.
+        ensure(folds || members == 0 || live >= needed_bytes, || {
+            format!("the engine counts {live} live bytes of per-CPU memory, the records take {needed_bytes}")
+        })?;
+        // What they take at most, whatever the number of slots.
         let builtin = [self.hierarchy.memory(), self.hierarchy.cpu(), self.hierarchy.io()];
         let all = builtin.iter().chain([&self.statistics]).map(Statistics::footprint);
-        all.map(|one| (one.group_bytes * one.groups) as u64).sum()
+        Ok(Footprint {
+            populated_bytes: memory.populated_bytes,
+            needed_bytes,
+            beside_bytes: all.map(|one| (one.group_bytes * one.groups) as u64).sum(),
+            moved_bytes: self.hierarchy.maintained().moved_bytes,
+        })
     }
 
     /// Maintains until no more memory goes back; in the control, not at all.
     ///
     /// Where idle groups are folded, a round notes how much the groups have worked so far. Later
     /// rounds get a later clock, and fold the groups that have not worked since.
-    pub(super) fn maintain(&self) -> Upkeep {
-        let (begin, mut upkeep) = (Instant::now(), Upkeep::default());
-        if self.plan.mode == Mode::Kept {
-            return upkeep;
-        }
-        let rounds = if self.plan.mode >= Mode::Demoted { ROUNDS_MAX } else { 0 };
+    pub(super) fn maintain(&self) {
+        let rounds = match self.plan.mode {
+            Mode::Kept => return,
+            Mode::Demoted => ROUNDS_MAX,
+            _ => 0,
+        };
+        let (begin, work) = (Instant::now(), || {
+            let done = self.hierarchy.maintained();
+            [done.depopulated_bytes, done.moved_bytes, done.demoted_groups]
+        });
         for round in 0..=rounds {
-            let before = upkeep;
-            self.round(begin + round * 2 * IDLE, &mut upkeep);
-            let work = |of: &Upkeep| [of.depopulated_bytes, of.moved_bytes, of.demoted_groups];
-            if round > 0 && work(&upkeep) == work(&before) {
+            let before = work();
+            self.round(begin + round * 2 * IDLE);
+            if round > 0 && work() == before {
                 break;
             }
         }
-        upkeep.took = begin.elapsed();
-        upkeep
     }
 
-    fn round(&self, now: Instant, upkeep: &mut Upkeep) {
+    fn round(&self, now: Instant) {
         for _ in 0..PASSES_MAX {
             let done = self.hierarchy.maintain(Maintenance::new().all().at(now));
-            upkeep.depopulated_bytes += done.depopulated_bytes;
-            upkeep.moved_bytes += done.moved_bytes;
-            upkeep.moved_records += done.moved_records;
-            upkeep.demoted_groups += done.demoted_groups;
             if !done.more || done.moved_bytes + done.depopulated_bytes == 0 {
                 return;
             }
@@ -205,7 +222,7 @@ impl Groups {
         let (groups, dying) = (self.hierarchy.groups().len(), self.hierarchy.dying().len());
         expect("online groups, and removed ones that hold bytes", (groups, dying), (1, 0))?;
         check_empty(&self.hierarchy)?;
-        self.round(Instant::now(), &mut Upkeep::default());
+        self.round(Instant::now());
         Ok(())
     }
 }
@@ -303,9 +320,12 @@ mod tests {
         let mut groups = groups(Mode::Kept);
         assert_eq!(Plan::RECORD_BYTES, 2704);
         assert_eq!(groups.plan.needed_bytes(9), (9 * 2704 + 2 * 8) * 3);
-        let before = groups.beside_bytes();
+        let before = groups.footprint(0).unwrap().beside_bytes;
         let member = groups.create_used("one").unwrap();
-        assert!(groups.beside_bytes() - before >= (STATISTICS * 32) as u64, "32 bytes a statistic");
+        assert!(
+            groups.footprint(1).unwrap().beside_bytes - before >= (STATISTICS * 32) as u64,
+            "32 bytes a statistic"
+        );
         member.remove().unwrap();
         groups.check_gone().unwrap();
     }
@@ -350,11 +370,15 @@ mod tests {
                 number % 10 == 0
             });
             go.into_iter().for_each(|member| member.remove().unwrap());
-            let upkeep = groups.maintain();
+            let before = groups.hierarchy.maintained();
+            groups.maintain();
+            let after = groups.hierarchy.maintained();
+            let moved = after.moved_records - before.moved_records;
+            let folded = after.demoted_groups - before.demoted_groups;
             if mode != Mode::Demoted {
-                assert_eq!(upkeep.moved_records > 0, mode == Mode::Relocated, "{mode:?}: {upkeep:?}");
+                assert_eq!(moved > 0, mode == Mode::Relocated, "{mode:?}: {after:?}");
             }
-            assert_eq!(upkeep.demoted_groups >= 10, mode == Mode::Demoted, "{mode:?}: {upkeep:?}");
+            assert_eq!(folded >= 10, mode == Mode::Demoted, "{mode:?}: {after:?}");
             for mut member in stay {
                 member.check().unwrap();
                 member.use_on_all_slots().unwrap();

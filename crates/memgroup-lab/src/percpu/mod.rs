@@ -1,17 +1,26 @@
 //! Per-CPU memory that goes back (seed 001): the cover letter's script, which makes eleven thousand
 //! groups and removes ten of eleven.
+//!
+//!   cg_1  cg_1_1 .. cg_1_10  cg_2  cg_2_1 .. cg_2_10  ...     created in this order
+//!   cg_1                     cg_2                     ...     left after the removal
+//!
+//! - I1. Every group is used on every slot: its statistics are added to and a charge is made, so
+//!   its records are backed there.
+//! - I2. The sums and the charge of a group that stays are compared after maintenance has moved its
+//!   records, and once more after it was used again.
+//! - I3. Memory is what the system says about the engine's mappings (`mincore`). A test of memgroup
+//!   compares that with the map of pages (`tests/percpu/smaps.rs`).
 
 mod costs;
 mod groups;
-mod script;
 mod sizes;
 
 use std::io::Write;
+use std::time::Instant;
 
 use memgroup::PageSize;
 
-use self::groups::{Mode, Plan, page_name};
-use self::script::{Played, Script, Stage, play};
+use self::groups::{Footprint, Groups, Member, Mode, Plan, page_name};
 use crate::Args;
 use crate::harness::prelude::*;
 
@@ -42,34 +51,42 @@ const SLOTS_DEFAULT_MAX: usize = 16;
 /// The goal for the memory over its records, at the peak and maintained.
 const OVER_NEEDED_MOST: f64 = 1.1;
 
-/// One run of the script on one of the seed's machines, in kB.
-#[derive(Debug, Clone, PartialEq)]
-struct Kernel {
-    name: String,
-    start: f64,
-    created: f64,
-    /// Seconds after the removal, in which the kernel gave back its empty pages.
-    maintained: f64,
+/// The groups of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Script {
+    /// Groups that stay.
+    outer: usize,
+    /// Groups beside each that are removed.
+    inner: usize,
 }
 
-impl Kernel {
-    fn percent(&self) -> f64 {
-        100.0 * self.maintained / self.created
+impl Script {
+    fn groups(self) -> usize {
+        self.outer * (1 + self.inner)
     }
-}
 
-/// The six runs of the letter and the reply: each machine without the patches and with them.
-fn letters() -> Vec<Kernel> {
-    let mut letters = Vec::new();
-    for (machine, figures) in ["x86", "Intel", "POWER9"].into_iter().zip(SEED.figures.chunks_exact(3)) {
-        let [before, after] = [|figure: &SeedFigure| figure.before, |figure: &SeedFigure| figure.after];
-        for (side, of) in [("unpatched", before), ("patched", after)] {
-            if let [Some(start), Some(created), Some(maintained)] = [0, 1, 2].map(|at| of(&figures[at])) {
-                letters.push(Kernel { name: format!("seed, {machine}, {side}"), start, created, maintained });
-            }
+    /// All names in the order of creation, each with whether the group stays. The others are
+    /// removed in the same order.
+    fn names(self) -> impl Iterator<Item = (String, bool)> {
+        let beside = move |outer| (1..=self.inner).map(move |inner| (format!("cg_{outer}_{inner}"), false));
+        (1..=self.outer)
+            .flat_map(move |outer| std::iter::once((format!("cg_{outer}"), true)).chain(beside(outer)))
+    }
+
+    /// Makes something for each group in the script's order; of those that stay, and of those that
+    /// go.
+    fn make<T>(self, mut make: impl FnMut(&str, bool) -> Result<T>) -> Result<(Vec<T>, Vec<T>)> {
+        let (mut staying, mut going) = (Vec::new(), Vec::new());
+        for (name, stays) in self.names() {
+            if stays { &mut staying } else { &mut going }.push(make(&name, stays)?);
         }
+        Ok((staying, going))
     }
-    letters
+
+    /// The least that can be left, in percent of the peak.
+    fn limit_percent(self) -> f64 {
+        100.0 / (1 + self.inner) as f64
+    }
 }
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
@@ -81,163 +98,169 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
     lab.paragraph("stages: start, before any group; created, all groups are there; removed, only those that stay are there, and removals have given memory back by themselves; maintained, after an explicit call of maintain (the kernel: seconds later); at rest, no group is left and all is maintained")?;
-    let mut played = Vec::new();
-    for page in PageSize::ALL {
-        let modes = Mode::ALL.into_iter().map(|(mode, _)| play(script, Plan { mode, page, ..plan }));
-        played.push(modes.collect::<Result<Vec<_>>>()?);
-    }
-    systems(&mut lab, &played[0])?;
-    by_page(&mut lab, &played)?;
-    upkeep(&mut lab, &played[0])?;
+    let plans =
+        PageSize::ALL.into_iter().flat_map(|page| Mode::ALL.map(|(mode, _)| Plan { mode, page, ..plan }));
+    let played = plans.map(|plan| play(script, plan).map(|played| (plan, played)));
+    show(&mut lab, script, &played.collect::<Result<Vec<_>>>()?)?;
     sizes::run(&mut lab, script, slots)?;
     costs::groups(&mut lab, script, plan)?;
     costs::beside_maintenance(&mut lab, plan)?;
     lab.close()
 }
 
-/// The memory of the seed's machines and of our modes, in kB.
-fn systems(lab: &mut Lab<'_>, played: &[Played]) -> Result<()> {
-    let (script, plan) = (played[0].script, played[0].plan);
+/// Plays the script. Everything that it makes is gone when it returns.
+fn play(script: Script, plan: Plan) -> Result<Samples> {
+    let mut groups = Groups::new(plan)?;
+    let start = groups.footprint(0)?;
+    let (mut staying, going) = script.make(|name, stays| {
+        let mut member = groups.create_used(name)?;
+        if stays { member.hold_a_charge().map(|()| member) } else { Ok(member) }
+    })?;
+    let created = groups.footprint(script.groups())?;
+    // Otherwise every figure would be smaller, and no goal missed.
+    let (found, right) = (groups.hierarchy.percpu().slots, plan.slots.slots());
+    expect("slots with memory after every group was used on all", found, right)?;
+    going.into_iter().try_for_each(Member::remove)?;
+    let (removed, before, begin) =
+        (groups.footprint(script.outer)?, groups.hierarchy.maintained(), Instant::now());
+    groups.maintain();
+    let took_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let folded = groups.hierarchy.maintained().demoted_groups - before.demoted_groups;
+    let maintained = groups.footprint(script.outer)?;
+    for member in &mut staying {
+        member.check()?;
+        member.use_on_all_slots()?;
+        member.check()?;
+    }
+    staying.into_iter().try_for_each(Member::remove)?;
+    groups.maintain();
+    let at_rest = groups.footprint(0)?;
+    groups.check_gone()?;
+    // Maintenance did what the mode's name says, and nothing else.
+    let (moved, of, left) = (at_rest.moved_bytes, created.populated_bytes, at_rest.populated_bytes);
+    let is_right = match plan.mode {
+        Mode::Kept => left >= of,
+        Mode::Depopulated => moved + folded == 0,
+        // With large pages, few groups may lie on the fewest pages as they are.
+        Mode::Relocated => folded == 0 && (moved > 0 || plan.page != PageSize::Kib4),
+        // A removal may have folded a group, too.
+        Mode::Demoted => folded > 0,
+    };
+    ensure(is_right, || {
+        let name = plan.mode.name();
+        format!(
+            "the mode \"{name}\" moved {moved} bytes, folded {folded} groups, and kept {left} of {of} backed bytes"
+        )
+    })?;
+    let percent = |of: &dyn Fn(Footprint) -> u64| {
+        [removed, maintained].map(|stage| 100.0 * of(stage) as f64 / of(created).max(1) as f64)
+    };
+    let [by_itself, kept] = percent(&|stage| stage.populated_bytes);
+    let [_, with_base_words] = percent(&|stage| stage.populated_bytes + stage.beside_bytes);
+    let kb = |stage: Footprint| stage.populated_bytes as f64 / 1024.0;
+    Ok(Samples::from([
+        ("start", kb(start)),
+        ("created", kb(created)),
+        ("removed", kb(removed)),
+        ("maintained", kb(maintained)),
+        ("at rest", kb(at_rest)),
+        ("kept by itself", by_itself),
+        ("kept", kept),
+        ("with base words", with_base_words),
+        ("peak over needed", created.over_needed()),
+        ("over needed", maintained.over_needed()),
+        ("moved", moved as f64 / 1024.0),
+        ("maintain", took_ms),
+    ]))
+}
+
+fn show(lab: &mut Lab<'_>, script: Script, played: &[(Plan, Samples)]) -> Result<()> {
     let title = format!(
-        "the script: {} groups created, 1 of {} left; ours on {}, pages of {}, {} bytes a group and slot",
+        "the script: {} groups created, 1 of {} left; ours on {}, {} bytes a group and slot",
         count(script.groups() as u64),
         1 + script.inner,
-        counted(plan.slots.slots() as u64, "slot"),
-        page_name(plan.page),
+        counted(played[0].0.slots.slots() as u64, "slot"),
         count(Plan::RECORD_BYTES)
     );
+    let rows = || {
+        played.iter().map(|(plan, found)| {
+            let (mode, page) = (plan.mode.name(), page_name(plan.page));
+            (format!("pages of {page}, {mode}"), mode, json!({"page": page}), found)
+        })
+    };
+    let stages = ["start", "created", "removed", "maintained", "at rest"].map(|stage| (stage, "kB"));
+    lab.show(title, &stages, rows(), "no depopulation is the control. A page that is larger than the system's own is imitated: memory is backed and given back in pieces of that size")?;
     let columns = [
-        "kB",
-        "start",
-        "created",
-        "removed",
-        "maintained",
-        "at rest",
-        "by itself, %",
-        "maintained, %",
-        "x needed",
+        ("kept by itself", "%"),
+        ("kept", "%"),
+        ("with base words", "%"),
+        ("peak over needed", "x"),
+        ("over needed", "x"),
+        ("moved", "kB"),
+        ("maintain", "ms"),
     ];
-    let mut table = Table::new(title, columns);
-    for kernel in letters() {
-        let [start, created, maintained] = [kernel.start, kernel.created, kernel.maintained].map(figure);
-        let percent = figure(kernel.percent());
-        table
-            .row(kernel.name, [start, created, dash(), maintained, dash(), percent.clone(), percent, dash()]);
-    }
-    for one in played {
-        let kb = Stage::ALL.map(|(stage, name)| {
-            let params = json!({"page": page_name(plan.page), "stage": name});
-            let mut row = lab.record(one.plan.mode.name(), params);
-            row.value("populated", "bytes", Some(one.at(stage).populated_bytes as f64));
-            row.value("beside the slots", "bytes", Some(one.at(stage).beside_bytes as f64));
-            kib(one.at(stage).populated_bytes)
-        });
-        let shares = [Stage::Removed, Stage::Maintained].map(|stage| figure(one.percent_of_peak(stage)));
-        let needed = figure(one.at(Stage::Maintained).over_needed());
-        table.row(one.plan.mode.name(), kb.into_iter().chain(shares).chain([needed]));
-        if one.plan.mode == Mode::Relocated {
-            let kb =
-                Stage::ALL.map(|(stage, _)| kib(one.at(stage).populated_bytes + one.at(stage).beside_bytes));
-            let shares = [Stage::Removed, Stage::Maintained].map(|stage| {
-                let params = json!({"page": page_name(plan.page), "stage": stage.name()});
-                lab.record("relocation and base words", params).value(
-                    "kept",
-                    "%",
-                    Some(one.percent_with_beside(stage)),
-                )
-            });
-            table.row("relocation and base words", kb.into_iter().chain(shares).chain([dash()]));
+    let kernel = |machine: &str| {
+        let [_, created] = SEED.figure(&format!("{machine}: 11,000 groups"));
+        let [_, left] = SEED.figure(&format!("{machine}: 10 of 11 removed"));
+        figure_or_dash(ratio(left, created).map(|kept| 100.0 * kept))
+    };
+    let note = format!(
+        "percent of each one's own peak, at least {} while every group keeps a record on each slot; the seed's patched kernel keeps {} % with pages of 4 KiB (x86) and {} % with pages of 64 KiB (POWER9). By itself: what removals give back without a call; the kernel's thread does it by itself. Base words: with the flushed values and base words of each group, which lie beside the slots and take the same whatever their number; as much as they may take. Needed: the records of the groups that are there. Each kind of record takes whole pages on each slot, which is most of what is left with pages of 2 MiB. Moved: in all, by removals too. Maintain: until a pass finds no more to do",
+        figure(script.limit_percent()),
+        kernel("x86"),
+        kernel("POWER9")
+    );
+    lab.show("what is kept, and what giving back takes", &columns, rows(), note)?;
+    for (plan, found) in played {
+        let page = page_name(plan.page);
+        if plan.mode == Mode::Relocated {
+            let name = format!("kept over needed with relocation, pages of {page}");
+            lab.at_most(name, found.median("over needed"), OVER_NEEDED_MOST, "x");
         }
-    }
-    table.note(format!(
-        "percent of each one's own peak, at least {} while every group keeps a record on each slot. By itself: what removals give back without a call; the kernel's thread does it by itself. No depopulation is the control. Base words: with the flushed values and base words of each group, which lie beside the slots and take the same whatever their number; as much as they may take. The kernel's figures are Percpu: of /proc/meminfo, with all other per-CPU memory. The letter names neither CPUs nor bytes of a group: 2,700 bytes a CPU are ours, if it had 16",
-        figure(script.limit_percent())
-    ));
-    lab.print(&table)?;
-    if let [_, _, relocated, demoted] = played {
-        let peak = relocated.at(Stage::Created).over_needed();
-        lab.at_most("peak over needed", Some(peak), OVER_NEEDED_MOST, "x");
-        let limit = (script.limit_percent() * 100.0).floor() / 100.0;
-        let left = demoted.percent_of_peak(Stage::Maintained);
-        lab.at_most("kept with cold demotion, of the peak", Some(left), limit, "%");
+        match (plan.page, plan.mode) {
+            (PageSize::Kib4, Mode::Relocated) => {
+                lab.at_most("peak over needed", found.median("peak over needed"), OVER_NEEDED_MOST, "x");
+            }
+            (PageSize::Kib4, Mode::Demoted) => {
+                let limit = (script.limit_percent() * 100.0).floor() / 100.0;
+                lab.at_most("kept with cold demotion, of the peak", found.median("kept"), limit, "%");
+            }
+            _ => {}
+        }
     }
     Ok(())
 }
 
-/// What is kept for every page size, by itself and maintained.
-fn by_page(lab: &mut Lab<'_>, by_page: &[Vec<Played>]) -> Result<()> {
-    let columns = [
-        "% of peak",
-        "the kernel",
-        "depopulation: by itself",
-        "maintained",
-        "relocation: by itself",
-        "maintained",
-        "moved kB",
-    ];
-    let mut table = Table::new("the same script by page size", columns);
-    for played in by_page {
-        let page = played[0].plan.page;
-        let kernel = match page {
-            PageSize::Kib4 => letters().get(1).map(Kernel::percent),
-            PageSize::Kib64 => letters().get(5).map(Kernel::percent),
-            _ => None,
-        };
-        let mut cells = vec![figure_or_dash(kernel)];
-        for one in &played[1..3] {
-            for (stage, name) in [(Stage::Removed, "removed"), (Stage::Maintained, "maintained")] {
-                let params = json!({"page": page_name(page), "stage": name});
-                cells.push(lab.record(one.plan.mode.name(), params).value(
-                    "kept",
-                    "%",
-                    Some(one.percent_of_peak(stage)),
-                ));
-            }
-        }
-        let relocated = &played[2];
-        cells.push(kib(relocated.at(Stage::AtRest).moved_bytes));
-        table.row(format!("pages of {}", page_name(page)), cells);
-        let name = format!("kept over needed with relocation, pages of {}", page_name(page));
-        lab.at_most(name, Some(relocated.at(Stage::Maintained).over_needed()), OVER_NEEDED_MOST, "x");
-    }
-    table.note("the kernel: the seed's patched x86 and POWER9. A page that is larger than the system's own is imitated: memory is backed and given back in pieces of that size. Each kind of record takes whole pages on each slot, which is most of what is left with pages of 2 MiB. Moved: in all, by removals too");
-    lab.print(&table)
-}
-
-/// What giving back takes, of the removals and of the call.
-fn upkeep(lab: &mut Lab<'_>, played: &[Played]) -> Result<()> {
-    let columns = ["", "us a removal: p50", "p99", "max", "mean", "maintain, ms", "gave back kB", "moved kB"];
-    let mut table = Table::new(
-        "what giving back takes: removals with the part that they do themselves, then maintain",
-        columns,
-    );
-    for one in played {
-        let quantiles = Quantiles::of(one.removals.clone());
-        let mean = one.removals.iter().sum::<f64>() / one.removals.len() as f64;
-        let mut row = lab.record(one.plan.mode.name(), json!({"call": "removal"}));
-        let mut cells = row.quantiles(quantiles, 1e3).to_vec();
-        cells.push(row.us("mean", Some(mean)));
-        let took = one.upkeep.took.as_secs_f64() * 1e3;
-        let mut row = lab.record(one.plan.mode.name(), json!({"call": "maintain"}));
-        cells.push(row.value("maintain", "ms", Some(took)));
-        cells.extend([kib(one.upkeep.depopulated_bytes), kib(one.upkeep.moved_bytes)]);
-        table.row(one.plan.mode.name(), cells);
-    }
-    table.note("maintain: until a pass finds no more to do. The largest removals include what the machine did beside them");
-    lab.print(&table)
-}
-
 #[cfg(test)]
 mod tests {
+    use memgroup_percpu::SlotSource;
+
     use super::*;
 
+    const SCRIPT: Script = Script { outer: 40, inner: 10 };
+
     #[test]
-    fn has_the_letters_of_the_seeds_thread() {
-        let letters = letters();
-        assert_eq!(letters.len(), 6);
-        let name = "seed, x86, patched".to_owned();
-        assert_eq!(letters[1], Kernel { name, start: 7_488.0, created: 481_408.0, maintained: 135_552.0 });
-        assert!((letters[1].percent() - 28.2).abs() < 0.05);
-        assert_eq!((letters[4].start, letters[5].percent()), (5_888.0, 100.0));
+    fn has_the_seeds_names_in_the_seeds_order() {
+        let script = Script { outer: 2, inner: 2 };
+        let (names, stay): (Vec<String>, Vec<bool>) = script.names().unzip();
+        assert_eq!(names, ["cg_1", "cg_1_1", "cg_1_2", "cg_2", "cg_2_1", "cg_2_2"]);
+        assert_eq!(stay, [true, false, false, true, false, false]);
+        assert_eq!(script.groups(), names.len());
+        assert_eq!(SCRIPT.limit_percent() as u32, 9);
+    }
+
+    #[test]
+    fn gives_back_at_least_as_much_in_each_further_mode() {
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        let mut kept = f64::INFINITY;
+        for (mode, name) in Mode::ALL {
+            let plan = Plan { mode, page: PageSize::Kib4, slots, groups: SCRIPT.groups() };
+            let played = play(SCRIPT, plan).unwrap();
+            let of = |metric: &str| played.median(metric).unwrap();
+            assert!(of("peak over needed") >= 1.0, "every record is backed");
+            assert!(of("kept") <= kept, "{name}: {} % of the peak, {kept} before", of("kept"));
+            assert!(of("kept") <= of("kept by itself"));
+            kept = of("kept");
+        }
     }
 }

@@ -115,26 +115,19 @@ const SHAPES: [(usize, usize); 2] = [(CHILDREN, CPUS), (4_000, 8)];
 const LINK_BYTES: f64 = 16.0;
 
 pub(super) fn footprint(lab: &mut Lab<'_>) -> Result<()> {
-    let columns = ["groups x slots", "", "trees", "marks here", "the kernel's links", ""];
-    let mut table =
-        Table::new("bytes that trees take for each group and slot: memory, cpu, io and 48 more", columns);
+    let mut found = Vec::new();
     for (groups, slots) in SHAPES {
-        let shape = format!("{} x {slots}", count(groups as u64));
-        for trees in Trees::BOTH {
-            let (number, marks) = marks_bytes(trees, groups, slots)?;
-            let links = LINK_BYTES * number as f64;
-            let params = json!({"slots": slots, "groups": groups});
-            let cell = lab.record(trees.name(), params).value("marks", "B", Some(marks));
-            let over = marks / links;
-            let cells = [trees.name().to_owned(), count(number as u64), cell, figure(links)];
-            table.row(&shape, cells.into_iter().chain([times(Some(over))]));
-            if trees == Trees::Separate {
-                lab.at_most(format!("marks over the kernel's links, {shape}"), Some(over), 1.0, "x");
-            }
-        }
+        let (trees, marks) = marks_bytes(Trees::Separate, groups, slots)?;
+        let (links, shape) = (LINK_BYTES * trees as f64, format!("{} x {slots}", count(groups as u64)));
+        let figures = [("marks here", marks), ("the kernel's links", links), ("over", marks / links)];
+        lab.at_most(format!("marks over the kernel's links, {shape}"), Some(marks / links), 1.0, "x");
+        found.push((shape, json!({"slots": slots, "groups": groups}), Samples::from(figures)));
     }
-    table.note("like for like: both tell which groups have changed on which CPU. The kernel links each group and CPU into each tree (two pointers); here it is a bit in a set, for each tree and slot, of which 576 bytes are the least. Statistics are left out on both sides, because they take the same with one tree");
-    lab.print(&table)
+    let rows = found.iter().map(|(shape, params, figures)| {
+        (format!("{shape} slots"), Trees::Separate.name(), params.clone(), figures)
+    });
+    let columns = [("marks here", "B"), ("the kernel's links", "B"), ("over", "x")];
+    lab.show("bytes that the trees of memory, cpu, io and 48 more take for each group and slot", &columns, rows, "like for like: both tell which groups have changed on which CPU. The kernel links each group and CPU into each tree (two pointers); here it is a bit in a set, for each tree and slot, of which 576 bytes are the least. Statistics are left out on both sides, because they take the same with one tree")
 }
 
 /// The number of trees and their bytes for each group and slot, after every group changed in every

@@ -12,7 +12,6 @@ mod locks;
 mod readers;
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 
 use memgroup::Statistics;
@@ -53,7 +52,7 @@ const READS: u64 = 1_000_000;
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(trees) = args.serve {
-        return builds::serve(trees, memgroup_sqlite::install, std::io::stdin().lock(), out);
+        return builds::serve(args, trees, out);
     }
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
     let slots = virtual_slots(args.slots.unwrap_or(CPUS))?;
@@ -71,60 +70,12 @@ fn seed_gain(what: &str) -> f64 {
     ratio(before, after).map_or(1.0, |gain| (gain * 100.0).round() / 100.0)
 }
 
-/// The slices of a reader in one case, with one kind of trees.
-#[derive(Debug, Default)]
-struct Slices {
-    /// Nanoseconds of the reader's CPU time for one read.
-    ns: Vec<f64>,
-    /// Flushes of cpu's tree for each read of cpu.
-    flushes: Vec<f64>,
-}
-
-impl Slices {
-    fn push(&mut self, [ns, flushes]: [f64; 2]) {
-        self.ns.push(ns);
-        self.flushes.push(flushes);
-    }
-
-    /// Records both and returns their cells.
-    fn record(&self, row: &mut Record<'_>) -> [String; 2] {
-        let flushes = Summary::of(&self.flushes);
-        row.summary("flushes a read", "", flushes);
-        [row.summary("read", "ns", Summary::of(&self.ns)), figure_or_dash(median(flushes))]
-    }
-}
-
 /// Reads `reads` times; returns the nanoseconds of this thread's CPU time and the flushes of cpu's
 /// tree, both for one read.
 fn timed_reads(cpu: &Statistics, reads: u64, mut read: impl FnMut()) -> [f64; 2] {
     let (before, flushed) = (thread_cpu_ns(), cpu.flushes());
     (0..reads).for_each(|_| read());
     [thread_cpu_ns() - before, cpu.flushes() - flushed].map(|all| all as f64 / reads as f64)
-}
-
-/// The time in which children work and a reader reads.
-#[derive(Default)]
-struct Shift {
-    ready: AtomicUsize,
-    done: AtomicBool,
-}
-
-impl Shift {
-    /// Says that so many children have begun to work.
-    fn begin(&self, children: usize) {
-        // ORDERING: Release; pairs with the Acquire of the reader.
-        self.ready.fetch_add(children, Ordering::Release);
-    }
-
-    fn lasts(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release of `end`.
-        !self.done.load(Ordering::Acquire)
-    }
-
-    fn end(&self) {
-        // ORDERING: Release; pairs with the Acquire of `lasts`.
-        self.done.store(true, Ordering::Release);
-    }
 }
 
 /// Runs `read` on the first worker, while a thread for each child works on the second worker's CPU
@@ -134,37 +85,21 @@ impl Shift {
 fn read_beside<R: Send, W: Send>(
     workers: &Workers,
     children: usize,
+    read: impl Fn() -> Result<R> + Sync,
     work: impl Fn(usize, &Shift) -> Result<W> + Sync,
-    read: impl Fn() -> R + Sync,
 ) -> Result<(R, Vec<W>)> {
-    let (shift, work) = (&Shift::default(), &work);
-    let mut parts = workers.try_run(2, |thread| {
-        if thread == 0 {
-            // ORDERING: Acquire; pairs with the Release of each child.
-            while shift.ready.load(Ordering::Acquire) < children {
-                std::thread::yield_now();
-            }
-            let found = read();
-            shift.end();
-            return Ok((Some(found), Vec::new()));
-        }
-        // A child that failed does not keep the reader waiting.
-        let work = |index| work(index, shift).inspect_err(|_| shift.begin(1));
+    workers.beside(children, read, |shift| {
+        // What failed does not keep the reader waiting.
+        let work = |index| work(index, shift).inspect_err(|_| shift.begin(children));
+        let work = &work;
         std::thread::scope(|threads| {
             let start = |index| Builder::new().spawn_scoped(threads, move || work(index));
-            let started = (0..children).map(start).collect::<Result<Vec<_>, _>>().inspect_err(|_| {
-                // Those that were started end, and the reader does not wait for the others.
-                shift.end();
-                shift.begin(children);
-            });
+            let started = (0..children).map(start).collect::<Result<Vec<_>, _>>();
+            let started = started.inspect_err(|_| shift.begin(children));
             let started = started.map_err(Error::system("start the children's threads"))?.into_iter();
-            let joined = started
-                .map(|child| child.join().unwrap_or_else(|_| Err("panic").or_wrong("a child's thread")));
-            Ok((None, joined.collect::<Result<Vec<W>>>()?))
+            started.map(|child| child.join().map_err(|_| "panic").or_wrong("a child's thread")?).collect()
         })
-    })?;
-    let (worked, found) = (parts.pop(), parts.pop().and_then(|part| part.0));
-    found.zip(worked).map(|(found, (_, worked))| (found, worked)).ok_or("no reader").or_wrong("two workers")
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 //! - I1. After each slice the statistics of the parent are the sums that its threads have counted
 //!   themselves.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memgroup::stats::{cpu, io, memory};
@@ -16,8 +15,7 @@ use memgroup::{Config, Freshness, Group, Reach, SlotSource, Stat, StatKey, Stati
 use memgroup_percpu::pin_virtual;
 
 use super::{
-    ALL_FOUR, CHILDREN, READER, READS, SEED, SEED_FLUSH_PERCENT, Shift, Slices, read_beside, seed_gain,
-    timed_reads,
+    ALL_FOUR, CHILDREN, READER, READS, SEED, SEED_FLUSH_PERCENT, read_beside, seed_gain, timed_reads,
 };
 use crate::Trees;
 use crate::harness::prelude::*;
@@ -58,51 +56,27 @@ const CASES: [Case; 5] = [
     Case { name: "all four, cpu at every step (least kind)", storm: true, ticks: false, reads_all: true },
 ];
 
+/// What the children's threads have counted: charges, how often their time was counted, and the
+/// nanoseconds of CPU time that they have had.
+type Counted = [i64; 3];
+
 /// A parent of many children, and their statistics.
 struct Family {
     fixture: Fixture,
-    memory: Statistics,
-    cpu: Statistics,
-    io: Statistics,
-    /// A user's subsystem.
-    own: Statistics,
+    /// Of memory, cpu, io, and a user's subsystem.
+    statistics: [Statistics; 4],
     source: SlotSource,
     counted: Counted,
-    /// Ticks of the clock that a step of a storm takes by itself; a step that computes takes as
-    /// long.
-    step_ticks: u64,
-    /// Steps of the children's threads so far, in whole turns.
-    steps: AtomicU64,
-}
-
-/// What the children's threads have counted.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counted {
-    charges: i64,
-    /// How often a child's time was counted.
-    scopes: i64,
 }
 
 impl Family {
-    fn build(lab: &Lab<'_>, trees: Trees, source: SlotSource) -> Result<Family> {
+    fn build(trees: Trees, source: SlotSource) -> Result<Family> {
         let config = Config::with_slots(source).separate_trees(trees == Trees::Separate).depth_max(4);
         let fixture = Fixture::flat(config, CHILDREN)?;
         let all = &fixture.hierarchy;
-        let (memory, cpu, io) = (all.memory(), all.cpu(), all.io());
         let own = all.register(OWN).set_up("the user's subsystem")?;
-        let (counted, steps) = (Counted::default(), AtomicU64::new(0));
-        let mut family = Family { fixture, memory, cpu, io, own, source, counted, step_ticks: 0, steps };
-        family.set_pace(lab)?;
-        Ok(family)
-    }
-
-    /// Times the storm's steps with no other thread, so that threads that compute can take as long.
-    fn set_pace(&mut self, lab: &Lab<'_>) -> Result<()> {
-        const TIMED: u64 = 20_000;
-        let begin = clock::now();
-        lab.workers.run_one(|| (0..TIMED).try_for_each(|_| self.storm(&self.fixture.leaves[0])))?;
-        self.step_ticks = (clock::now() - begin) / TIMED;
-        self.check(&[Counted { charges: TIMED as i64, ..Counted::default() }])
+        let statistics = [all.memory(), all.cpu(), all.io(), own];
+        Ok(Family { fixture, statistics, source, counted: [0; 3] })
     }
 
     /// A child's thread: storms or computes, yields the CPU, and has its time counted now and then.
@@ -110,7 +84,7 @@ impl Family {
         let (group, children) = (&self.fixture.leaves[index], self.fixture.leaves.len() as u32);
         // A slot of its own, as the cover letter's processes had CPUs of their own.
         let _pin = (self.source.name() == "virtual").then(|| pin_virtual(index % self.source.slots()));
-        let mut counted = Counted::default();
+        let (mut charges, mut scopes, cpu_ns) = (0, 0, thread_cpu_ns());
         // One child's tick after the other's, as the ticks of CPUs are.
         let mut next_tick = Instant::now() + TICK * index as u32 / children;
         shift.begin(1);
@@ -118,162 +92,129 @@ impl Family {
             for _ in 0..STEPS {
                 if case.storm {
                     self.storm(group)?;
-                    counted.charges += 1;
+                    charges += 1;
                 } else {
-                    compute(self.step_ticks);
+                    (0..8).for_each(|_| std::hint::spin_loop());
                 }
                 if !case.ticks {
                     drop(scope::enter(group));
-                    counted.scopes += 1;
+                    scopes += 1;
                 }
             }
-            // ORDERING: Relaxed; a number by itself.
-            self.steps.fetch_add(STEPS, Ordering::Relaxed);
             if case.ticks && Instant::now() >= next_tick {
                 drop(scope::enter(group));
-                counted.scopes += 1;
+                scopes += 1;
                 next_tick = Instant::now() + TICK;
             }
             std::thread::yield_now();
         }
-        Ok(counted)
+        Ok([charges, scopes, (thread_cpu_ns() - cpu_ns) as i64])
     }
 
     /// A page is charged, cached and read, then dropped.
     fn storm(&self, group: &Group) -> Result<()> {
+        let [memory, _, io, own] = &self.statistics;
         let charge = group.try_charge(PAGE as u64).or_wrong("a charge without a limit was refused")?;
-        self.memory.add(group, memory::FILE, PAGE);
-        self.memory.add(group, memory::STATEMENTS, 64);
-        self.io.add(group, io::RBYTES, PAGE);
-        self.io.add(group, io::RIOS, 1);
-        self.io.add(group, io::WBYTES, 512);
-        self.io.add(group, io::WIOS, 1);
-        self.own.add(group, HITS, 1);
-        self.memory.add(group, memory::STATEMENTS, -64);
-        self.memory.add(group, memory::FILE, -PAGE);
+        memory.add(group, memory::FILE, PAGE);
+        memory.add(group, memory::STATEMENTS, 64);
+        io.add(group, io::RBYTES, PAGE);
+        io.add(group, io::RIOS, 1);
+        io.add(group, io::WBYTES, 512);
+        io.add(group, io::WIOS, 1);
+        own.add(group, HITS, 1);
+        memory.add(group, memory::STATEMENTS, -64);
+        memory.add(group, memory::FILE, -PAGE);
         drop(charge);
         Ok(())
     }
 
     /// The parent's statistics are the counted sums (I1).
     fn check(&mut self, more: &[Counted]) -> Result<()> {
-        self.counted.charges += more.iter().map(|more| more.charges).sum::<i64>();
-        self.counted.scopes += more.iter().map(|more| more.scopes).sum::<i64>();
-        let parent = &self.fixture.parent;
-        let get = |of: &Statistics, stat| of.get(parent, stat, Reach::Subtree, Freshness::Fresh);
-        let found = [
-            get(&self.memory, memory::CHARGES),
-            get(&self.memory, memory::FILE),
-            get(&self.io, io::RBYTES),
-            get(&self.own, HITS),
-            get(&self.cpu, cpu::NR_SCOPES),
+        self.counted = [0, 1, 2].map(|of| self.counted[of] + more.iter().map(|more| more[of]).sum::<i64>());
+        let [charges, scopes, _] = self.counted;
+        let [memory, cpu, io, own] = &self.statistics;
+        let right = [
+            (memory, memory::CHARGES, charges),
+            (memory, memory::FILE, 0),
+            (io, io::RBYTES, charges * PAGE),
+            (own, HITS, charges),
+            (cpu, cpu::NR_SCOPES, scopes),
         ];
-        let Counted { charges, scopes } = self.counted;
-        let right = [charges, 0, charges * PAGE, charges, scopes];
-        expect("charges, cached bytes, bytes read, the user's hits and scopes of the parent", found, right)
+        right.into_iter().try_for_each(|(of, stat, right)| {
+            let found = of.get(&self.fixture.parent, stat, Reach::Subtree, Freshness::Fresh);
+            expect(stat.stat().name(), found, right)
+        })
     }
 
-    /// Reads so many times: the figures of [`timed_reads`], and whether the children had half of a
-    /// CPU meanwhile.
-    fn read(&self, reads_all: bool, reads: u64) -> ([f64; 2], bool) {
+    /// Reads so many times: the figures of [`timed_reads`].
+    fn read(&self, reads_all: bool, reads: u64) -> [f64; 2] {
         let mut values = [0; memory::RECLAIMED.index() + 1];
         let mut one = |statistics: &Statistics, stats: usize| {
             statistics.read(&self.fixture.parent, Reach::Subtree, Freshness::Fresh, &mut values[..stats]);
             std::hint::black_box(&values);
         };
-        // ORDERING: Relaxed; a number by itself.
-        let steps = || self.steps.load(Ordering::Relaxed);
-        let (steps_before, begin) = (steps(), clock::now());
-        let slice = timed_reads(&self.cpu, reads, || {
-            one(&self.cpu, cpu::NR_SCOPES.index() + 1);
+        let [memory, cpu, io, own] = &self.statistics;
+        timed_reads(cpu, reads, || {
+            one(cpu, cpu::NR_SCOPES.index() + 1);
             if reads_all {
-                one(&self.memory, memory::RECLAIMED.index() + 1);
-                one(&self.io, io::SYNCS.index() + 1);
-                one(&self.own, self.own.stats().len());
+                one(memory, memory::RECLAIMED.index() + 1);
+                one(io, io::SYNCS.index() + 1);
+                one(own, own.stats().len());
             }
-        });
-        let busy_ticks = (steps() - steps_before) * self.step_ticks;
-        (slice, busy_ticks >= (clock::now() - begin) / 2)
-    }
-}
-
-/// Computes for so many ticks.
-fn compute(ticks: u64) {
-    let begin = clock::now();
-    while clock::now() - begin < ticks {
-        std::hint::spin_loop();
+        })
     }
 }
 
 pub(super) fn run(lab: &mut Lab<'_>, source: SlotSource) -> Result<()> {
-    let families = Trees::BOTH.into_iter().map(|trees| Family::build(lab, trees, source));
+    let families = Trees::BOTH.into_iter().map(|trees| Family::build(trees, source));
     let mut families = families.collect::<Result<Vec<_>>>()?;
     let (rounds, reads) = lab.pick((1, 200), (3, READS / 5), (10, READS));
-    let mut found = <[[Slices; 2]; CASES.len()]>::default();
     let mut quiet = 0;
-    lab.in_turns(rounds * TRIES, 2 * CASES.len(), |lab, index| {
-        let (case, family) = (CASES[index / 2], &families[index % 2]);
-        if found[index / 2][index % 2].ns.len() == rounds {
+    let found = lab.sample(rounds * TRIES, 2 * CASES.len(), |lab, index, found| {
+        let (case, family, begin) = (CASES[index / 2], &families[index % 2], Instant::now());
+        if found.of("read").len() == rounds {
             return Ok(());
         }
-        let ((slice, was_busy), counted) = read_beside(
-            &lab.workers,
-            CHILDREN,
-            |child, shift| family.churn(child, case, shift),
-            || family.read(case.reads_all, reads),
-        )?;
+        let read = || Ok(family.read(case.reads_all, reads));
+        let work = |child: usize, shift: &Shift| family.churn(child, case, shift);
+        let ([ns, flushes], counted) = read_beside(&lab.workers, CHILDREN, read, work)?;
+        let took = begin.elapsed();
         families[index % 2].check(&counted)?;
-        if !was_busy && !lab.args.tiny {
+        let busy_ns: i64 = counted.iter().map(|one| one[2]).sum();
+        if 2 * busy_ns < took.as_nanos() as i64 && !lab.args.tiny {
             quiet += 1;
-        } else {
-            found[index / 2][index % 2].push(slice);
+            return Ok(());
         }
+        found.push("read", ns);
+        found.push("flushes a read", flushes);
         Ok(())
     })?;
-    show(lab, &found, quiet)
-}
-
-fn show(lab: &mut Lab<'_>, found: &[[Slices; 2]], quiet: usize) -> Result<()> {
-    let [one, separate] = Trees::BOTH.map(Trees::name);
     let title = format!(
-        "one reader of a parent's statistics, {CHILDREN} children with a thread each: ns of the reader's own CPU time for a read, median (min..p90)"
+        "one reader of a parent's statistics, {CHILDREN} children with a thread each: the reader's own CPU time"
     );
-    let mut table = Table::new(title, ["reads", one, "flushes", separate, "flushes", ""]);
-    let mut gains = [None; CASES.len()];
-    for ((case, both), gain) in CASES.iter().zip(found).zip(&mut gains) {
-        let mut cells = Vec::new();
-        for (trees, found) in Trees::BOTH.into_iter().zip(both) {
-            cells.extend(found.record(&mut lab.record(trees.name(), json!({"reads": case.name}))));
-        }
-        *gain = ratio(median_of(&both[0].ns), median_of(&both[1].ns));
-        table.row(case.name, cells.into_iter().chain([times(*gain)]));
-    }
-    let [_, ticks, steps, all_ticks, all_steps] = gains;
-    let others = ticks.map(|gain| 100.0 * (1.0 - 1.0 / gain));
+    let columns = [("read", "ns"), ("flushes a read", "")];
+    let rows = found.iter().enumerate().map(|(index, found)| {
+        let (case, trees) = (CASES[index / 2].name, Trees::BOTH[index % 2].name());
+        (format!("{case}, {trees}"), trees, json!({"reads": case}), found)
+    });
+    let gain = |case: usize| found[2 * case].over(&found[2 * case + 1], "read");
     let [before, after] = SEED.cells(READER);
-    table.note(format!(
-        "the others' statistics (memory, io and a user's) change all the time, unless they are idle: then the threads compute, and a step takes as long. Flushes: of cpu's tree, for each read; a read that finds no change is a copy. At ticks: cpu changes every {} ms, as a scheduler counts it. At every step: with each page. Others' flushes are {} % of the reader's time with one tree, in the kindest case; perf saw {} % in that of memory. A nanosecond a read is a millisecond of the seed's million, which took {before} s of the kernel before and {after} s after",
+    let note = format!(
+        "the others' statistics (memory, io and a user's) change all the time, unless they are idle: then the threads compute. Flushes: of cpu's tree, for each read; a read that finds no change is a copy. At ticks: cpu changes every {} ms, as a scheduler counts it. At every step: with each page. Others' flushes are {} % of the reader's time with one tree, in the kindest case; perf saw {} % in that of memory. A nanosecond a read is a millisecond of the seed's million, which took {before} s of the kernel before and {after} s after",
         TICK.as_millis(),
-        figure_or_dash(others),
+        figure_or_dash(gain(1).map(|gain| 100.0 * (1.0 - 1.0 / gain))),
         figure(SEED_FLUSH_PERCENT)
-    ));
-    lab.print(&table)?;
-    lab.at_most("slices left out: the children had less than half of a CPU", Some(quiet as f64), 0.0, "");
-    let separate = |case: usize| median_of(&found[case][1].ns);
-    lab.at_most("reading cpu at ticks: others busy over idle", ratio(separate(1), separate(0)), 1.1, "x");
-    lab.at_least("reading cpu at ticks: one tree over separate", ticks, 10.0, "x");
-    lab.at_least("reading cpu at every step: one tree over separate", steps, seed_gain(READER), "x");
-    lab.at_least(
-        "reading all four, cpu at ticks: one tree over separate",
-        all_ticks,
-        seed_gain(ALL_FOUR),
-        "x",
     );
-    lab.at_least(
-        "reading all four, cpu at every step: one tree over separate",
-        all_steps,
-        seed_gain(ALL_FOUR),
-        "x",
-    );
+    lab.show(title, &columns, rows, note)?;
+    lab.at_most("slices left out: the children had less than half of a CPU", Some(f64::from(quiet)), 0.0, "");
+    lab.at_most("reading cpu at ticks: others busy over idle", found[3].over(&found[1], "read"), 1.1, "x");
+    for (case, name, least) in [
+        (1, "reading cpu at ticks", 10.0),
+        (2, "reading cpu at every step", seed_gain(READER)),
+        (3, "reading all four, cpu at ticks", seed_gain(ALL_FOUR)),
+        (4, "reading all four, cpu at every step", seed_gain(ALL_FOUR)),
+    ] {
+        lab.at_least(format!("{name}: one tree over separate"), gain(case), least, "x");
+    }
     Ok(())
 }

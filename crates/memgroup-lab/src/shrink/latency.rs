@@ -1,9 +1,9 @@
 //! How long it takes to register and to remove a shrinker: beside nothing, beside a walk, beside a
 //! callback that does not return (Hocko's mount that stalled behind a slow callback).
 //!
-//! - The lock is the kernel's way before the seed: a read-write lock around the lists of all
-//!   groups, held for reading over the callbacks of one group, and for writing by a thread that
-//!   registers or removes.
+//! - The lock is the kernel's way before the seed ([`Kernel`]): a read-write lock around the lists
+//!   of all groups, held for reading over the callbacks of one group, and for writing by a thread
+//!   that registers or removes.
 //! - SRCU is the seed's own way. Registering waits for nothing, but a removal waits for every
 //!   walk's section that has begun. The test robot measured 3.05 ms for each, and the series was
 //!   reverted.
@@ -14,13 +14,14 @@
 //! - I1. The measured calls are on the first worker's CPU, the walk is on the second's; a callback
 //!   that blocks sleeps.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use memgroup::{Ask, Charge, Config, Count, GroupShrinker, Scan, Shrinker, ShrinkerConfig, SlotSource};
+use memgroup::{Ask, Charge, Count, Scan, Shrinker, SlotSource};
 
-use super::{LOCK, OURS, SRCU, Srcu, srcu_wait_ms};
+use super::groups::{Groups, Kernel, Registered, Srcu};
+use super::{LOCK, OURS, SRCU, srcu_wait_ms};
 use crate::harness::prelude::*;
 
 /// Groups below the parent, each with a shrinker that cannot tell its size.
@@ -95,306 +96,151 @@ impl Answer {
     }
 }
 
-/// Shrinkers that are registered, removed and walked.
-trait Registry: Sync {
-    type Registered;
+/// What goes on beside the measured calls: nothing, a thread that walks all the time, or one whose
+/// callback blocks at the gate.
+const BESIDE: [&str; 3] = ["nothing else", "a walk", "a blocked call"];
 
-    /// Registers one in a group, by number.
-    fn register(&self, group: usize, shrinker: Answer) -> Result<Self::Registered>;
-    /// Marks one; in the controls every shrinker is marked.
-    fn mark(&self, _: &Self::Registered) {}
-    /// Removes it, and returns when no call of it runs.
-    fn remove(&self, registered: Self::Registered) -> Result<()>;
-    /// Calls all that are marked, on the one thread that walks.
-    fn walk(&self);
-}
-
-/// The engine. The shrinkers are dropped before their groups.
-struct Ours {
-    shrinkers: Vec<GroupShrinker>,
-    /// A shrinker is asked only for bytes that its group holds.
-    _held: Vec<Charge>,
-    fixture: Fixture,
-}
-
-impl Ours {
-    /// Groups side by side, each with one shrinker that cannot tell its size.
-    fn new(slots: SlotSource, groups: usize) -> Result<Ours> {
-        let fixture = Fixture::flat(Config::with_slots(slots), groups)?;
-        let held = fixture.leaves.iter().map(|group| group.try_charge(HELD_BYTES)).collect::<Result<_, _>>();
-        let mut ours = Ours { shrinkers: Vec::new(), _held: held.set_up("a charge")?, fixture };
-        let register = |group| ours.register(group, Answer(None)).inspect(GroupShrinker::mark);
-        ours.shrinkers = (0..groups).map(register).collect::<Result<_>>()?;
-        Ok(ours)
-    }
-}
-
-impl Registry for Ours {
-    type Registered = GroupShrinker;
-
-    fn register(&self, group: usize, shrinker: Answer) -> Result<GroupShrinker> {
-        let config = ShrinkerConfig::new(String::new());
-        self.fixture.leaves[group].add_shrinker(config, shrinker).set_up("a shrinker")
-    }
-
-    fn mark(&self, registered: &GroupShrinker) {
-        registered.mark();
-    }
-
-    fn remove(&self, registered: GroupShrinker) -> Result<()> {
-        registered.remove().or_wrong("a removal")
-    }
-
-    fn walk(&self) {
-        self.fixture.parent.reclaim(u64::MAX, None);
-    }
-}
-
-/// The shrinkers of a group in a control, with their numbers.
-type List = Mutex<Vec<(u64, Arc<Answer>)>>;
-
-/// Both controls: a list for each group, walked under the lock of all or in read sections.
-struct Control {
-    /// The lock of all lists; SRCU has none.
-    all: Option<RwLock<()>>,
-    srcu: Srcu,
-    lists: Vec<List>,
-    numbers: AtomicU64,
-}
-
-impl Control {
-    fn new(has_lock: bool, groups: usize) -> Result<Control> {
-        let control = Control {
-            all: has_lock.then(RwLock::default),
-            srcu: Srcu::new(1),
-            lists: (0..groups).map(|_| Mutex::default()).collect(),
-            numbers: AtomicU64::new(0),
-        };
-        (0..groups).try_for_each(|group| control.register(group, Answer(None)).map(drop))?;
-        Ok(control)
-    }
-
-    fn write(&self) -> Option<RwLockWriteGuard<'_, ()>> {
-        self.all.as_ref().map(|all| all.write().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn call_all(&self, list: &List) {
-        // The kernel reads its list in place. A copy stands for that, because the lists here are not RCU's.
-        let list = lock(list).clone();
-        list.iter().for_each(|listed| listed.1.call());
-    }
-}
-
-impl Registry for Control {
-    type Registered = (usize, u64);
-
-    fn register(&self, group: usize, shrinker: Answer) -> Result<(usize, u64)> {
-        let shrinker = Arc::new(shrinker);
-        // ORDERING: Relaxed; a number by itself.
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let _all = self.write();
-        lock(&self.lists[group]).push((number, shrinker));
-        Ok((group, number))
-    }
-
-    fn remove(&self, (group, number): (usize, u64)) -> Result<()> {
-        let all = self.write();
-        let mut list = lock(&self.lists[group]);
-        let index = list.iter().position(|listed| listed.0 == number);
-        let removed = index.map(|index| list.swap_remove(index)).ok_or("not there").or_wrong("a control")?;
-        drop(list);
-        if all.is_none() {
-            self.srcu.synchronize();
-        }
-        drop(removed);
-        Ok(())
-    }
-
-    fn walk(&self) {
-        for list in &self.lists {
-            match &self.all {
-                None => self.srcu.section(0, || self.call_all(list)),
-                // The walk passes by a group when its lock is taken.
-                Some(all) => _ = all.try_read().map(|_held| self.call_all(list)),
-            }
-        }
-    }
-}
-
-/// What goes on beside the measured calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    Nothing,
-    /// A thread walks all the time.
-    Walk,
-    /// A callback blocks for so long.
-    Blocked(Duration),
-}
-
-impl Beside {
-    fn name(self) -> String {
-        match self {
-            Beside::Nothing => "nothing else".to_owned(),
-            Beside::Walk => "a walk".to_owned(),
-            Beside::Blocked(FOR_EVER) => "a call that never returns".to_owned(),
-            Beside::Blocked(time) => format!("a call of {} ms", time.as_millis()),
-        }
-    }
-}
-
-/// One case of one registry: the times of registering and of removing.
-struct Case {
-    variant: &'static str,
-    beside: Beside,
-    times: [Blocks; 2],
-}
-
-impl Case {
-    fn measure<R: Registry>(&mut self, lab: &Lab<'_>, registry: &R, calls: usize) -> Result<()> {
-        let (stop, begun, cpus) = (AtomicBool::new(false), AtomicBool::new(false), os::allowed_cpus()?);
-        let gate = match self.beside {
-            Beside::Blocked(time) => Some(Gate::closed(time)),
-            _ => None,
-        };
-        let blocked = gate.clone().map(|gate| registry.register(0, Answer(Some(gate)))).transpose()?;
-        blocked.iter().for_each(|registered| registry.mark(registered));
-        let block = std::thread::scope(|threads| {
-            let walk = || {
-                // A thread that cannot be pinned runs anywhere, as a worker does, and the heading says so.
-                let _ = os::pin_to(cpus[1 % cpus.len()]);
-                // ORDERING: Relaxed, both; the flags alone are handed over.
-                begun.store(true, Ordering::Relaxed);
-                while !stop.load(Ordering::Relaxed) {
-                    registry.walk();
-                }
-            };
-            if self.beside != Beside::Nothing {
-                threads.spawn(walk);
-                // ORDERING: Relaxed; as above.
-                spin_until(|| begun.load(Ordering::Relaxed).then_some(()));
-            }
-            spin_until(|| gate.as_ref().is_none_or(|gate| gate.was_entered()).then_some(()));
-            let watch = lab.clock.stopwatch();
-            let block = lab.workers.run_one(|| block(registry, watch, calls));
-            // ORDERING: Relaxed; as above.
-            stop.store(true, Ordering::Relaxed);
-            gate.iter().for_each(|gate| gate.open());
-            block
+/// Registers and removes so many, one after the other, in one group after the other, beside what
+/// [`BESIDE`] says; the nanoseconds of each registration and of each removal.
+fn measure(
+    lab: &Lab<'_>,
+    all: &Groups<Answer>,
+    beside: usize,
+    opens_after: Duration,
+    calls: usize,
+) -> Result<[Vec<f64>; 2]> {
+    let register = |group, gate| {
+        let registered = all.register(group, &Arc::new(Answer(gate)));
+        registered.inspect(Registered::mark)
+    };
+    let gate = (beside == 2).then(|| Gate::closed(opens_after));
+    let blocked = gate.clone().map(|gate| register(0, Some(gate))).transpose()?;
+    let watch = lab.clock.stopwatch();
+    let job = || {
+        spin_until(|| gate.as_ref().is_none_or(|gate| gate.was_entered()).then_some(()));
+        let mut times = [Vec::new(), Vec::new()];
+        let done = (0..calls).try_for_each(|call| {
+            let answer = Arc::new(Answer(None));
+            let (ns, registered) = watch.time(|| all.register(call % GROUPS, &answer));
+            times[0].push(ns);
+            let registered = registered?;
+            registered.mark();
+            let (ns, removed) = watch.time(|| all.remove(registered));
+            times[1].push(ns);
+            removed
         });
-        blocked.map_or(Ok(()), |registered| registry.remove(registered))?;
-        for (times, block) in self.times.iter_mut().zip(block?) {
-            times.push(block);
+        gate.iter().for_each(|gate| gate.open());
+        done.map(|()| times)
+    };
+    let walks = |shift: &Shift| {
+        shift.begin(1);
+        while shift.lasts() {
+            walk(all);
         }
         Ok(())
+    };
+    let times = if beside == 0 {
+        lab.workers.run_one(job)
+    } else {
+        lab.workers.beside(1, job, walks).map(|done| done.0)
+    };
+    blocked.map_or(Ok(()), |blocked| all.remove(blocked))?;
+    times
+}
+
+/// Calls all marked shrinkers, on the one thread that walks.
+fn walk(all: &Groups<Answer>) {
+    match &all.kernel {
+        None => _ = all.parent.reclaim(u64::MAX, None),
+        Some(kernel) => (0..all.groups.len()).for_each(|group| _ = kernel.visit(group, Answer::call)),
     }
 }
 
-/// Registers and removes so many, one after the other, in one group after the other.
-fn block<R: Registry>(registry: &R, watch: Stopwatch, calls: usize) -> Result<[Vec<f64>; 2]> {
-    let mut times = [Vec::new(), Vec::new()];
-    for call in 0..calls {
-        let (ns, registered) = watch.time(|| registry.register(call % GROUPS, Answer(None)));
-        times[0].push(ns);
-        let registered = registered?;
-        registry.mark(&registered);
-        let (ns, removed) = watch.time(|| registry.remove(registered));
-        times[1].push(ns);
-        removed?;
-    }
-    Ok(times)
+/// Groups side by side, each with one shrinker that cannot tell its size; and their charges, because
+/// a shrinker is asked only for bytes that its group holds.
+fn build(
+    slots: SlotSource,
+    groups: usize,
+    kernel: Option<Kernel<Answer>>,
+) -> Result<(Vec<Registered>, Vec<Charge>, Groups<Answer>)> {
+    let all = Groups::build(slots, kernel, groups, None)?;
+    let held = all.groups.iter().map(|group| group.try_charge(HELD_BYTES)).collect::<Result<_, _>>();
+    let registered = (0..groups).map(|group| all.register(group, &Arc::new(Answer(None))));
+    let registered = registered.collect::<Result<Vec<_>>>()?;
+    registered.iter().for_each(Registered::mark);
+    Ok((registered, held.set_up("a charge")?, all))
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let ours = Ours::new(lab.slots, GROUPS)?;
-    let (locked, sections) = (Control::new(true, GROUPS)?, Control::new(false, GROUPS)?);
-    let of = |(variant, blocked)| {
-        [Beside::Nothing, Beside::Walk, Beside::Blocked(blocked)].map(|beside| Case {
-            variant,
-            beside,
-            times: Default::default(),
-        })
-    };
-    let variants = [(OURS, FOR_EVER), (LOCK, BLOCKED), (SRCU, BLOCKED)];
-    let mut cases: Vec<Case> = variants.into_iter().flat_map(of).collect();
+    let [lock, srcu] = [None, Some(Srcu::new(1))].map(|srcu| Some(Kernel::new(GROUPS, srcu)));
+    let variants = [
+        (OURS, "a call that never returns", FOR_EVER, None),
+        (LOCK, "a call of 20 ms", BLOCKED, lock),
+        (SRCU, "a call of 20 ms", BLOCKED, srcu),
+    ];
+    let built = variants.map(|(variant, blocked, opens_after, kernel)| {
+        build(lab.slots, GROUPS, kernel).map(|built| (variant, blocked, opens_after, built))
+    });
+    let built = built.into_iter().collect::<Result<Vec<_>>>()?;
     let (blocks, calls) = lab.pick((1, 5), (9, 500), (25, 2_000));
-    lab.in_turns(blocks, cases.len(), |lab, index| {
-        let case = &mut cases[index];
+    let found = lab.sample(blocks, 3 * BESIDE.len(), |lab, index, found| {
+        let ((variant, _, opens_after, (.., all)), beside) = (&built[index / 3], index % 3);
+        let is_blocked_control = beside == 2 && *variant != OURS;
         // The first call waits for the controls' callback; after it there is nothing to wait for.
-        let calls = if case.beside == Beside::Blocked(BLOCKED) { 1 } else { calls };
-        match case.variant {
-            OURS => case.measure(lab, &ours, calls),
-            LOCK => case.measure(lab, &locked, calls),
-            _ => case.measure(lab, &sections, calls),
+        let calls = if is_blocked_control { 1 } else { calls };
+        let [registrations, removals] = measure(lab, all, beside, *opens_after, calls)?;
+        found.block("register", registrations, 1e3);
+        // Where a registration has waited for the lock, the removal after it has nothing to wait for.
+        if !(is_blocked_control && *variant == LOCK) {
+            found.block("remove", removals, 1e3);
         }
+        Ok(())
     })?;
-    // The registration has waited for the lock, so the removal after it has nothing to wait for.
-    cases
-        .iter_mut()
-        .filter(|case| (case.variant, case.beside) == (LOCK, Beside::Blocked(BLOCKED)))
-        .for_each(|case| case.times[1] = Blocks::default());
-    show(lab, &cases)?;
-    for (call, name) in ["registering", "removing"].into_iter().enumerate() {
-        for (quantile, of) in [("p50", Blocks::p50 as fn(&Blocks) -> _), ("p99", Blocks::p99)] {
-            let ns = |index: usize| median(of(&cases[index].times[call]));
-            let name = format!("{name} beside a call that never returns, over nothing, {quantile}");
-            lab.at_most(name, ratio(ns(2), ns(0)), 2.0, "x");
-        }
-    }
-    Ok(())
-}
-
-fn show(lab: &mut Lab<'_>, cases: &[Case]) -> Result<()> {
-    let title = format!("registering and removing a shrinker beside {GROUPS} others: us");
-    let columns = ["beside", "register: p50", "p99", "max", "remove: p50", "p99", "max"];
-    let mut table = Table::new(title, columns);
-    for Case { variant, beside, times } in cases {
-        let mut cells = Vec::new();
-        for (call, times) in ["register", "remove"].into_iter().zip(times) {
-            let mut row = lab.record(*variant, json!({"beside": beside.name(), "call": call}));
-            row.value("max", "ns", times.max());
-            cells.extend(row.blocks(times));
-        }
-        table.row(format!("{}: {}", variant.trim_end_matches(" (control)"), beside.name()), cells);
-    }
-    table.note(format!(
+    let columns = ["register p50", "register p99", "register max", "remove p50", "remove p99", "remove max"];
+    let rows = found.iter().enumerate().map(|(index, found)| {
+        let (variant, blocked, ..) = built[index / 3];
+        let beside = [BESIDE[0], BESIDE[1], blocked][index % 3];
+        let name = format!("{}: {beside}", variant.trim_end_matches(" (control)"));
+        (name, variant, json!({"beside": beside}), found)
+    });
+    let note = format!(
         "medians of the blocks' p50 and p99, and the largest of all. A removal also waits until no call of the shrinker runs. The lock and SRCU are the controls; their call returns after {} ms, ours never. The kernel's SRCU batches its waits: the robot's unregistrations took {} ms longer each, computed from its figures",
         BLOCKED.as_millis(),
         figure(srcu_wait_ms())
-    ));
-    lab.print(&table)
+    );
+    let title = format!("registering and removing a shrinker beside {GROUPS} others");
+    lab.show(title, &columns.map(|metric| (metric, "us")), rows, note)?;
+    for (call, name) in [("register", "registering"), ("remove", "removing")] {
+        for of in ["p50", "p99"] {
+            let over = found[2].over(&found[0], &format!("{call} {of}"));
+            lab.at_most(
+                format!("{name} beside a call that never returns, over nothing, {of}"),
+                over,
+                2.0,
+                "x",
+            );
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn calls_and_drops(registry: &impl Registry) {
-        let gate = Gate::closed(Duration::ZERO);
-        let registered = registry.register(1, Answer(Some(Arc::clone(&gate)))).unwrap();
-        registry.mark(&registered);
-        registry.walk();
-        assert!(gate.was_entered(), "a registered and marked shrinker is called");
-        registry.remove(registered).unwrap();
-        assert_eq!(Arc::strong_count(&gate), 1, "a removed shrinker is dropped");
-        registry.walk();
-    }
-
     #[test]
     fn calls_a_shrinker_while_it_is_registered() {
-        calls_and_drops(&Ours::new(SlotSource::virtual_slots(2).unwrap(), 3).unwrap());
-        calls_and_drops(&Control::new(true, 3).unwrap());
-        calls_and_drops(&Control::new(false, 3).unwrap());
-    }
-
-    #[test]
-    fn passes_by_all_groups_while_the_lock_is_taken() {
-        let (control, gate) = (Control::new(true, 3).unwrap(), Gate::closed(Duration::ZERO));
-        control.register(1, Answer(Some(Arc::clone(&gate)))).unwrap();
-        let held = control.write();
-        control.walk();
-        assert!(!gate.was_entered());
-        drop(held);
-        control.walk();
-        assert!(gate.was_entered());
+        let slots = SlotSource::virtual_slots(2).unwrap();
+        for kernel in [None, Some(Kernel::new(3, None)), Some(Kernel::new(3, Some(Srcu::new(1))))] {
+            let (_registered, _held, all) = build(slots, 3, kernel).unwrap();
+            let gate = Gate::closed(Duration::ZERO);
+            let registered = all.register(1, &Arc::new(Answer(Some(Arc::clone(&gate))))).unwrap();
+            registered.mark();
+            walk(&all);
+            assert!(gate.was_entered(), "a registered and marked shrinker is called");
+            all.remove(registered).unwrap();
+            assert_eq!(Arc::strong_count(&gate), 1, "a removed shrinker is dropped");
+            walk(&all);
+        }
     }
 }

@@ -6,21 +6,18 @@
 //! | what does the lock cost a walk? | the cover letter: 44 to 65 % of the cycles | [`walk`] |
 //! | what does it cost a thousand writers? | its script | [`storm`] |
 //! | how long does a registration or a removal wait? | Hocko, Tkhai; the robot that had the series reverted | [`latency`] |
-//! | does the start of an overcommitted node get faster? | Tkhai | [`start`] |
+//! | does the start of an overcommitted node get faster? | Tkhai | [`storm`] |
 //! | are the long lists of caches that barely give not the real cost? | Gushchin | [`unwilling`] |
 //! | what does a real workload gain? | Morton, Rapoport | [`pressure`] |
 
+mod groups;
 mod latency;
 mod pressure;
-mod start;
 mod storm;
 mod unwilling;
 mod walk;
 
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-
-use memgroup_sync::CachePadded;
 
 use crate::Args;
 use crate::harness::prelude::*;
@@ -67,60 +64,12 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let mut lab = Lab::open(args, Some(SEED), args.slots, out)?;
     lab.note_unmeasured("instructions a cycle and energy")?;
     walk::run(&mut lab)?;
-    storm::run(&mut lab)?;
+    storm::letter(&mut lab)?;
     latency::run(&mut lab)?;
-    start::run(&mut lab)?;
+    storm::start(&mut lab)?;
     unwilling::run(&mut lab)?;
     pressure::run(&mut lab)?;
     lab.close()
-}
-
-/// Read sections as the seed's SRCU has them: two counters a thread for each of two epochs, and a
-/// full barrier beside each.
-struct Srcu {
-    epoch: CachePadded<AtomicUsize>,
-    threads: Box<[CachePadded<[AtomicU64; 4]>]>,
-}
-
-impl Srcu {
-    fn new(threads: usize) -> Srcu {
-        Srcu {
-            epoch: CachePadded::new(AtomicUsize::new(0)),
-            threads: (0..threads).map(|_| CachePadded::default()).collect(),
-        }
-    }
-
-    fn section<T>(&self, thread: usize, read: impl FnOnce() -> T) -> T {
-        // ORDERING: Relaxed, all: a thread's own counters. The fences make the section's reads follow the
-        // entry and precede the exit for a thread that waits in `synchronize`.
-        let add = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        let epoch = self.epoch.load(Ordering::Relaxed) & 1;
-        add(&self.threads[thread][epoch]);
-        fence(Ordering::SeqCst);
-        let result = read();
-        fence(Ordering::SeqCst);
-        add(&self.threads[thread][2 + epoch]);
-        result
-    }
-
-    /// Waits until every section that has begun is over. The kernel's waits longer, because it
-    /// batches such waits.
-    fn synchronize(&self) {
-        // A section may have read the epoch before the last change of it, so both are waited for.
-        for _ in 0..2 {
-            let old = self.epoch.fetch_add(1, Ordering::SeqCst) & 1;
-            // ORDERING: Acquire; pairs with the fence after a section. The exits are read first, so that none
-            // is missed.
-            let sum = |at: usize| self.threads.iter().map(|one| one[at].load(Ordering::Acquire)).sum::<u64>();
-            while {
-                let left = sum(2 + old);
-                fence(Ordering::SeqCst);
-                left != sum(old)
-            } {
-                std::thread::yield_now();
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -132,25 +81,5 @@ mod tests {
         let lock: f64 = SEED.figures[..2].iter().filter_map(|figure| figure.before).sum();
         assert!((lock - 65.3).abs() < 0.01, "{lock}");
         assert!((srcu_wait_ms() - 3.05).abs() < 0.01, "{}", srcu_wait_ms());
-    }
-
-    #[test]
-    fn waits_for_sections_that_have_begun() {
-        let (srcu, inside, over) = (Srcu::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|threads| {
-            threads.spawn(|| {
-                srcu.section(1, || {
-                    // ORDERING: SeqCst, all; a test.
-                    inside.store(1, Ordering::SeqCst);
-                    std::thread::sleep(std::time::Duration::from_millis(20));
-                    over.store(1, Ordering::SeqCst);
-                });
-            });
-            spin_until(|| (inside.load(Ordering::SeqCst) == 1).then_some(()));
-            srcu.synchronize();
-            assert_eq!(over.load(Ordering::SeqCst), 1);
-        });
-        assert_eq!(srcu.section(0, || 7), 7);
-        srcu.synchronize();
     }
 }

@@ -15,38 +15,28 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgroup::{Ask, Config, Count, Group, Hierarchy, Scan, Shrinker, SlotSource};
+use memgroup::{Ask, Count, Scan, Shrinker, SlotSource};
 
 use super::OURS;
-use crate::harness::cache::{BATCH, Pages, Tenant};
+use super::groups::{BATCH, Groups, PAGE, Pages, Registered};
 use crate::harness::prelude::*;
 
 /// Tenants whose caches give, and the bytes of each cache, those of the unwilling ones included.
 const GIVERS: usize = 100;
 const CACHE_BYTES: u64 = 1 << 20;
 const CONTROL: &str = "as the kernel visits (control)";
+/// The tenants beside those that give: their number, and of how many bytes that are asked for they
+/// give one, none for 0. Without that their caches are empty.
+const BESIDE: [(&str, usize, Option<u64>); 4] = [
+    ("alone", 0, None),
+    ("empty caches", 10_000, None),
+    ("caches that give nothing", 1_000, Some(0)),
+    ("caches that give 1/16", 1_000, Some(16)),
+];
 
-/// The tenants beside those that give.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    Empty,
-    Nothing,
-    Little,
-}
-
-impl Beside {
-    const ALL: [(Beside, usize, &str); 4] = [
-        (Beside::Empty, 0, "alone"),
-        (Beside::Empty, 10_000, "empty caches"),
-        (Beside::Nothing, 1_000, "caches that give nothing"),
-        (Beside::Little, 1_000, "caches that give 1/16"),
-    ];
-}
-
-/// A cache that gives all that it is asked for, or not.
+/// A cache that gives one of so many bytes that it is asked for; none for 0.
 struct Cache {
-    pages: Arc<Pages>,
-    /// Of how many bytes that are asked for it gives one; none for 0.
+    pages: Pages,
     one_of: u64,
     calls: Arc<AtomicU64>,
 }
@@ -74,9 +64,10 @@ impl Shrinker for Cache {
     }
 }
 
-/// What the control keeps of a group.
+/// A cache, registered with the engine, and what the control keeps of it.
 struct Visited {
-    cache: Cache,
+    registered: Registered,
+    cache: Arc<Cache>,
     is_marked: Cell<bool>,
     deferred: Cell<u64>,
 }
@@ -105,49 +96,42 @@ impl Visited {
 
 /// Tenants below a parent that has room for all.
 struct Tenants {
-    /// Those that give, and those beside them that have pages; all are filled again after each
-    /// reclaim.
-    filled: Vec<Tenant>,
-    _empty: Vec<Tenant>,
     visited: Vec<Visited>,
+    /// Those that have pages, which are filled again after each reclaim.
+    filled: usize,
     turn: Cell<usize>,
     calls: Arc<AtomicU64>,
-    parent: Group,
-    _hierarchy: Hierarchy,
+    groups: Groups<Cache>,
 }
 
 impl Tenants {
-    fn build(beside: Beside, number: usize, settle: usize, slots: SlotSource) -> Result<Tenants> {
-        let config = Config::with_slots(slots).groups_max((GIVERS + number) as u32 + 3);
-        let (_hierarchy, parent) = limited_parent(config, None)?;
-        let (calls, mut visited) = (Arc::<AtomicU64>::default(), Vec::new());
-        let mut tenant = |name: String, one_of: u64| {
-            let cache =
-                |pages: &Arc<Pages>| Cache { pages: Arc::clone(pages), one_of, calls: Arc::clone(&calls) };
-            let tenant = Tenant::new(&parent, &name, |pages| cache(&pages))?;
-            let (is_marked, deferred) = (Cell::new(true), Cell::new(0));
-            visited.push(Visited { cache: cache(&tenant.pages), is_marked, deferred });
-            tenant.mark();
-            Ok(tenant)
+    fn build(number: usize, one_of: Option<u64>, settle: usize, slots: SlotSource) -> Result<Tenants> {
+        let (groups, calls) =
+            (Groups::build(slots, None, GIVERS + number, None)?, Arc::<AtomicU64>::default());
+        let visited = |group| {
+            let one_of = if group < GIVERS { 1 } else { one_of.unwrap_or(0) };
+            let cache = Arc::new(Cache { pages: Pages::default(), one_of, calls: Arc::clone(&calls) });
+            let registered = groups.register(group, &cache)?;
+            registered.mark();
+            Ok(Visited { registered, cache, is_marked: Cell::new(true), deferred: Cell::new(0) })
         };
-        let mut filled = (0..GIVERS).map(|at| tenant(format!("giver{at}"), 1)).collect::<Result<Vec<_>>>()?;
-        let one_of = if beside == Beside::Little { 16 } else { 0 };
-        let others =
-            (0..number).map(|at| tenant(format!("other{at}"), one_of)).collect::<Result<Vec<_>>>()?;
-        let mut empty = Vec::new();
-        if beside == Beside::Empty { &mut empty } else { &mut filled }.extend(others);
-        let tenants =
-            Tenants { filled, _empty: empty, visited, turn: Cell::new(0), calls, parent, _hierarchy };
+        let visited = (0..GIVERS + number).map(visited).collect::<Result<_>>()?;
+        let filled = if one_of.is_some() { GIVERS + number } else { GIVERS };
+        let tenants = Tenants { visited, filled, turn: Cell::new(0), calls, groups };
         // The first walks find out which caches are empty, and which give nothing.
         tenants.times(None, settle, false)?;
         tenants.times(None, settle, true)?;
         Ok(tenants)
     }
 
-    /// One reclaim, by the control or by the engine.
-    fn reclaim(&self, plainly: bool) -> Result<()> {
-        let freed = if plainly { self.reclaim_plainly() } else { self.parent.reclaim(BATCH, None).bytes };
-        ensure(freed >= BATCH, || format!("{freed} bytes were given back of caches that hold plenty"))
+    fn fill(&self) -> Result<()> {
+        for (group, visited) in self.visited[..self.filled].iter().enumerate() {
+            let pages = &visited.cache.pages;
+            let missing = CACHE_BYTES.saturating_sub(pages.bytes()) / PAGE;
+            let filled = (0..missing).all(|_| self.groups.insert(group, pages, &visited.registered));
+            ensure(filled, || "a page was refused where there is room".to_owned())?;
+        }
+        Ok(())
     }
 
     fn reclaim_plainly(&self) -> u64 {
@@ -166,78 +150,58 @@ impl Tenants {
         freed
     }
 
-    /// Makes so many reclaims, and fills the caches again after each. Returns the nanoseconds of
-    /// each, if a watch is given, and the calls of one.
+    /// Makes so many reclaims by the engine, or by the control, and fills the caches again after
+    /// each. Returns the nanoseconds of each, if a watch is given, and the calls of one.
     fn times(&self, watch: Option<Stopwatch>, reclaims: usize, plainly: bool) -> Result<(Vec<f64>, f64)> {
         let (mut times, mut calls) = (Vec::new(), 0);
-        for _ in 0..=reclaims {
-            self.filled.iter().try_for_each(|tenant| tenant.fill(CACHE_BYTES))?;
-            if times.len() == reclaims {
-                break;
-            }
-            // ORDERING: Relaxed, both; this thread makes all calls.
-            let before = self.calls.load(Ordering::Relaxed);
-            let (ns, done) = match watch {
-                Some(watch) => watch.time(|| self.reclaim(plainly)),
-                None => (0.0, self.reclaim(plainly)),
-            };
-            done?;
+        let reclaim =
+            || if plainly { self.reclaim_plainly() } else { self.groups.parent.reclaim(BATCH, None).bytes };
+        // ORDERING: Relaxed; this thread makes all calls.
+        let made = || self.calls.load(Ordering::Relaxed);
+        for _ in 0..reclaims {
+            self.fill()?;
+            let before = made();
+            let (ns, freed) = watch.map_or_else(|| (0.0, reclaim()), |watch| watch.time(reclaim));
+            calls += made() - before;
             times.push(ns);
-            // ORDERING: as above.
-            calls += self.calls.load(Ordering::Relaxed) - before;
+            ensure(freed >= BATCH, || format!("{freed} bytes were given back of caches that hold plenty"))?;
         }
-        let cached: u64 = self.filled.iter().map(|tenant| tenant.pages.bytes()).sum();
-        expect("the parent's usage, by its caches", self.parent.usage_exact(), cached)?;
+        self.groups.check(self.visited.iter().map(|visited| &visited.cache.pages))?;
         Ok((times, calls as f64 / reclaims as f64))
     }
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
-    let fewer = |number: usize| if lab.args.tiny { number / 100 } else { number };
     let (blocks, reclaims, settle) = lab.pick((1, 3, 3), (5, 50, 300), (15, 100, 1_000));
-    let build = |(beside, number, name): (Beside, usize, &'static str)| {
-        let (number, tenants) = (fewer(number), Tenants::build(beside, fewer(number), settle, lab.slots)?);
-        Ok((number, name, tenants, <[(Blocks, Vec<f64>); 2]>::default()))
-    };
-    let mut built = Beside::ALL.into_iter().map(build).collect::<Result<Vec<_>>>()?;
-    lab.in_turns(blocks, built.len(), |lab, index| {
-        let (_, _, tenants, found) = &mut built[index];
-        for (plainly, found) in [false, true].into_iter().zip(found) {
-            let (block, calls) = tenants.times(Some(lab.clock.stopwatch()), reclaims, plainly)?;
-            found.0.push(block);
-            found.1.push(calls);
-        }
+    let number = |number: usize| if lab.args.tiny { number / 100 } else { number };
+    let beside = BESIDE.map(|(name, of, one_of)| (name, number(of), one_of));
+    let built = beside.map(|(_, number, one_of)| Tenants::build(number, one_of, settle, lab.slots));
+    let built = built.into_iter().collect::<Result<Vec<_>>>()?;
+    let found = lab.sample(blocks, 2 * BESIDE.len(), |lab, index, found| {
+        let watch = lab.clock.stopwatch();
+        let (times, calls) = built[index / 2].times(Some(watch), reclaims, index % 2 == 1)?;
+        found.block("reclaim", times, 1e3);
+        found.push("calls a reclaim", calls);
         Ok(())
     })?;
-    let title = format!("a reclaim of 64 KiB from {GIVERS} caches of 1 MiB, beside others: us of its thread");
-    let columns = ["beside", "ours: p50", "p99", "calls", "the kernel's: p50", "p99", "calls", ""];
-    let mut table = Table::new(title, columns);
-    let mut p50s = Vec::new();
-    for (number, name, _, found) in &built {
-        let mut cells = Vec::new();
-        for (variant, (times, calls)) in [OURS, CONTROL].into_iter().zip(found) {
-            let mut row = lab.record(variant, json!({"beside": name, "number": number}));
-            cells.extend(row.blocks(times).into_iter().take(2));
-            cells.push(row.value("calls a reclaim", "", median_of(calls)));
-        }
-        let [ours, control] = [0, 1].map(|of: usize| median(found[of].0.p50()));
-        cells.push(times(ratio(control, ours)));
-        let shown =
-            if *number == 0 { (*name).to_owned() } else { format!("{} {name}", count(*number as u64)) };
-        table.row(&shown, cells);
-        p50s.push((name, ours, control));
-    }
-    table.note(format!("the caches' own work is in it: at least 16 pages are uncharged. Calls: of count and scan, for a reclaim. The last two count 1 MiB each. Each case was reclaimed from {settle} times before. The kernel's visits are the control. It looks at every group at every priority and counts the marked ones; it pins nothing and remembers only what it deferred"));
-    lab.print(&table)?;
-    let alone = p50s[0].1;
-    for (name, ours, control) in &p50s[1..] {
-        lab.at_most(format!("a reclaim beside {name}, over alone"), ratio(*ours, alone), 1.05, "x");
-        lab.at_least(
-            format!("a reclaim beside {name}: the kernel's visits over ours"),
-            ratio(*control, *ours),
-            1.0,
-            "x",
-        );
+    let rows = found.iter().enumerate().map(|(index, found)| {
+        let ((name, number, _), variant) = (beside[index / 2], [OURS, CONTROL][index % 2]);
+        let shown = if number == 0 { String::new() } else { format!("{} ", count(number as u64)) };
+        (format!("{shown}{name}, {variant}"), variant, json!({"beside": name, "number": number}), found)
+    });
+    let note = format!(
+        "the caches' own work is in it: at least 16 pages are uncharged. Calls: of count and scan, for a reclaim. The last two count 1 MiB each. Each case was reclaimed from {settle} times before. The kernel's visits are the control. It looks at every group at every priority and counts the marked ones; it pins nothing and remembers only what it deferred"
+    );
+    let columns =
+        [("reclaim p50", "us"), ("reclaim p99", "us"), ("reclaim max", "us"), ("calls a reclaim", "")];
+    let title = format!("a reclaim of 64 KiB from {GIVERS} caches of 1 MiB, beside others");
+    lab.show(title, &columns, rows, note)?;
+    for (at, (name, ..)) in BESIDE.into_iter().enumerate().skip(1) {
+        let (ours, control) = (&found[2 * at], &found[2 * at + 1]);
+        let over = |of: &Samples, below: &Samples| of.over(below, "reclaim p50");
+        lab.at_most(format!("a reclaim beside {name}, over alone"), over(ours, &found[0]), 1.05, "x");
+        let gain = over(control, ours);
+        lab.at_least(format!("a reclaim beside {name}: the kernel's visits over ours"), gain, 1.0, "x");
     }
     Ok(())
 }
@@ -249,8 +213,8 @@ mod tests {
     #[test]
     fn gives_back_the_wanted_bytes_by_both_walks_beside_each_kind() {
         let slots = SlotSource::virtual_slots(2).unwrap();
-        for (beside, _, name) in Beside::ALL {
-            let tenants = Tenants::build(beside, 30, 3, slots).unwrap();
+        for (name, _, one_of) in BESIDE {
+            let tenants = Tenants::build(30, one_of, 3, slots).unwrap();
             for plainly in [false, true] {
                 let (times, calls) = tenants.times(None, 2, plainly).unwrap();
                 assert!(times.len() == 2 && calls >= 1.0, "{name}");
@@ -261,7 +225,8 @@ mod tests {
     #[test]
     fn defers_what_is_less_than_a_batch() {
         let slots = SlotSource::virtual_slots(2).unwrap();
-        let tenants = Tenants::build(Beside::Nothing, 1, 3, slots).unwrap();
+        let tenants = Tenants::build(1, Some(0), 3, slots).unwrap();
+        tenants.fill().unwrap();
         let unwilling = &tenants.visited[GIVERS];
         unwilling.deferred.set(0);
         // 2 MiB by 2^6 are half a batch: the second visit asks for a whole one.

@@ -20,13 +20,13 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
-use memgroup::{Config, Count, GroupShrinker, Shrinker, ShrinkerConfig, SlotSource};
+use memgroup::{Ask, Count, Scan, Shrinker, SlotSource};
 use memgroup_sync::CachePadded;
 use memgroup_sync::hazard::{Domain, Place};
 
-use super::{GROUPS, LOCK, SRCU, Srcu};
+use super::groups::{Groups, Registered, Srcu};
+use super::{GROUPS, LOCK, SRCU};
 use crate::args::THREADS_MAX;
-use crate::harness::cache::{counting, idle};
 use crate::harness::prelude::*;
 
 memgroup_sync::global! {
@@ -64,51 +64,58 @@ impl Shape {
     }
 }
 
-/// Groups of the engine with shrinkers that cannot tell. The shrinkers are dropped before the
-/// groups.
-struct Engine {
-    _shrinkers: Vec<GroupShrinker>,
-    fixture: Fixture,
-    /// The visits of one reclaim.
-    visits: u64,
+/// A shrinker that cannot tell its size, and does something when it is asked.
+struct Silent<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Shrinker for Silent<F> {
+    fn count(&self, _token: u64) -> Count {
+        (self.0)();
+        Count::Unknown
+    }
+
+    fn scan(&self, _ask: &Ask<'_>) -> Scan {
+        Scan::Stopped { bytes: 0 }
+    }
 }
 
-impl Engine {
-    /// Counts the visits of a reclaim in a twin with callbacks that count, then builds the groups
-    /// with [`idle`] shrinkers.
-    fn build(slots: SlotSource, shape: Shape) -> Result<Engine> {
-        let calls = Arc::new(AtomicU64::new(0));
-        Engine::of(slots, shape, || counting(&calls, Count::Unknown))?.reclaim()?;
-        // ORDERING: Relaxed; the calls were made on this thread.
-        let visits = calls.load(Ordering::Relaxed);
-        expect("visits of a reclaim that finds nothing", visits, PRIORITIES * shape.shrinkers())?;
-        Ok(Engine { visits, ..Engine::of(slots, shape, idle)? })
+/// Groups of the engine with shrinkers that cannot tell. The shrinkers are dropped before the
+/// groups.
+struct Engine<F> {
+    _shrinkers: Vec<Registered>,
+    groups: Groups<Silent<F>>,
+    shape: Shape,
+}
+
+impl<F: Fn() + Clone + Send + Sync + 'static> Engine<F> {
+    fn build(slots: SlotSource, shape: Shape, asked: F) -> Result<Engine<F>> {
+        let groups = Groups::build(slots, None, shape.groups, None)?;
+        let all = (0..shape.groups).flat_map(|group| (0..shape.each).map(move |_| group));
+        let add = |group| groups.register(group, &Arc::new(Silent(asked.clone()))).inspect(Registered::mark);
+        let shrinkers = all.map(add).collect::<Result<Vec<_>>>()?;
+        Ok(Engine { _shrinkers: shrinkers, groups, shape })
     }
 
-    fn of<S: Shrinker>(slots: SlotSource, shape: Shape, make: impl Fn() -> S) -> Result<Engine> {
-        let fixture = Fixture::flat(Config::with_slots(slots), shape.groups)?;
-        let add = |group: &memgroup::Group| group.add_shrinker(ShrinkerConfig::new("idle"), make());
-        let all = fixture.leaves.iter().flat_map(|group| (0..shape.each).map(move |_| group));
-        let shrinkers: Vec<_> = all.map(add).collect::<Result<_, _>>().set_up("a shrinker")?;
-        shrinkers.iter().for_each(GroupShrinker::mark);
-        Ok(Engine { _shrinkers: shrinkers, fixture, visits: 0 })
-    }
-
-    /// One reclaim; shrinkers that cannot tell are asked for nothing.
-    fn reclaim(&self) -> Result<()> {
-        let reclaimed = self.fixture.parent.reclaim(u64::MAX, None);
-        let asked = (reclaimed.bytes, reclaimed.scans);
-        expect("bytes asked of shrinkers that cannot tell their size", asked, (0, 0))
-    }
-
+    /// Reclaims until so many shrinkers were visited; how many were.
     fn visit(&self, visits: u64) -> Result<u64> {
         let mut done = 0;
         while done < visits {
-            self.reclaim()?;
-            done += self.visits;
+            let reclaimed = self.groups.parent.reclaim(u64::MAX, None);
+            let asked = (reclaimed.bytes, reclaimed.scans);
+            expect("bytes asked of shrinkers that cannot tell their size", asked, (0, 0))?;
+            done += PRIORITIES * self.shape.shrinkers();
         }
         Ok(done)
     }
+}
+
+/// Checks the visits of one reclaim by callbacks that count them (I1).
+fn check_visits(slots: SlotSource, shape: Shape) -> Result<()> {
+    let calls = Arc::<AtomicU64>::default();
+    let own = Arc::clone(&calls);
+    // ORDERING: Relaxed, both; the calls are made on this thread.
+    let count = move || _ = own.fetch_add(1, Ordering::Relaxed);
+    let right = Engine::build(slots, shape, count)?.visit(1)?;
+    expect("visits of a reclaim that finds nothing", calls.load(Ordering::Relaxed), right)
 }
 
 /// What keeps a shrinker from going away while it is called.
@@ -138,91 +145,31 @@ const SCHEMES: [(Scheme, &str); 5] = [
 struct Listed {
     references: AtomicUsize,
     shrinker: Box<dyn Shrinker>,
+    place: &'static Place<Box<dyn Shrinker>>,
 }
 
-struct PlainGroup {
-    marked: Box<[AtomicU64]>,
-    listed: Box<[Listed]>,
-    places: Box<[&'static Place<Box<dyn Shrinker>>]>,
-}
-
-impl PlainGroup {
-    fn build(scheme: Scheme, shrinkers: usize) -> PlainGroup {
-        let bits = |word: usize| u64::MAX >> (64 - (shrinkers - word * 64).min(64));
-        let listed = |_| Listed { references: AtomicUsize::new(1), shrinker: Box::new(idle()) };
+impl Listed {
+    fn new() -> Listed {
+        let new = || -> Box<dyn Shrinker> { Box::new(Silent(|| ())) };
         // A place must never go while a thread could name it, so it is leaked.
-        let place = |_| {
-            let place: &Place<Box<dyn Shrinker>> = Box::leak(Box::new(Place::empty(&WALKS)));
-            place.put(Box::new(Box::new(idle()) as Box<dyn Shrinker>));
-            place
-        };
-        PlainGroup {
-            marked: (0..shrinkers.div_ceil(64)).map(|word| AtomicU64::new(bits(word))).collect(),
-            listed: (0..shrinkers).map(listed).collect(),
-            places: (0..if scheme == Scheme::Pins { shrinkers } else { 0 }).map(place).collect(),
-        }
+        let place: &Place<Box<dyn Shrinker>> = Box::leak(Box::new(Place::empty(&WALKS)));
+        place.put(Box::new(new()));
+        Listed { references: AtomicUsize::new(1), shrinker: new(), place }
     }
 
-    /// The numbers of the marked shrinkers.
+    /// Calls the shrinker with its reference counted, unless there is none left.
     #[inline(always)]
-    fn marked(&self) -> impl Iterator<Item = usize> {
-        self.marked.iter().enumerate().flat_map(|(word, bits)| {
-            // ORDERING: Acquire; as the engine's walk reads a mark, for the stores before it.
-            let mut bits = bits.load(Ordering::Acquire);
-            std::iter::from_fn(move || {
-                let index = (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)?;
-                bits &= bits - 1;
-                Some(index)
-            })
-        })
-    }
-}
-
-/// Plain groups under one scheme.
-struct Plain {
-    scheme: Scheme,
-    groups: Vec<PlainGroup>,
-    lock: CachePadded<RwLock<()>>,
-    srcu: Srcu,
-    threads: usize,
-}
-
-impl Plain {
-    fn build(scheme: Scheme, shape: Shape, threads: usize) -> Plain {
-        Plain {
-            scheme,
-            groups: (0..shape.groups).map(|_| PlainGroup::build(scheme, shape.each)).collect(),
-            lock: CachePadded::new(RwLock::new(())),
-            srcu: Srcu::new(THREADS_MAX),
-            threads,
+    fn call_counted(&self) -> u64 {
+        let more = |references| (references > 0).then_some(references + 1);
+        // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that. Nothing
+        // is read after a failure.
+        if self.references.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_err() {
+            return 0;
         }
-    }
-
-    /// One pass of a thread; how many shrinkers it called.
-    fn pass(&self, thread: usize) -> u64 {
-        let begin = self.groups.len() * (thread % self.threads) / self.threads;
-        let (before, from_here) = self.groups.split_at(begin);
-        let groups = from_here.iter().chain(before);
-        match self.scheme {
-            Scheme::Nothing => groups.map(call_all).sum(),
-            Scheme::Lock => {
-                groups.filter_map(|group| self.lock.try_read().ok().map(|_held| call_all(group))).sum()
-            }
-            Scheme::Srcu => groups.map(|group| self.srcu.section(thread, || call_all(group))).sum(),
-            Scheme::Counts => groups.map(call_counted).sum(),
-            Scheme::Pins => call_pinned(groups),
-        }
-    }
-
-    fn visit(&self, thread: usize, visits: u64) -> Result<u64> {
-        let mut done = 0;
-        while done < visits {
-            let called = self.pass(thread);
-            let right = self.groups.iter().map(|group| group.listed.len() as u64).sum::<u64>();
-            expect("shrinkers called in a pass", called, right)?;
-            done += called;
-        }
-        Ok(done)
+        let called = call(&*self.shrinker);
+        // ORDERING: Release; the thread that takes the last one away would free it after the calls.
+        self.references.fetch_sub(1, Ordering::Release);
+        called
     }
 }
 
@@ -232,57 +179,99 @@ fn call(shrinker: &dyn Shrinker) -> u64 {
     u64::from(shrinker.count(0) == Count::Unknown)
 }
 
-#[inline(always)]
-fn call_all(group: &PlainGroup) -> u64 {
-    group.marked().map(|at| call(&*group.listed[at].shrinker)).sum()
+struct PlainGroup {
+    marks: Box<[AtomicU64]>,
+    listed: Box<[Listed]>,
 }
 
-#[inline(always)]
-fn call_counted(group: &PlainGroup) -> u64 {
-    let counted = |at: usize| {
-        let listed = &group.listed[at];
-        let more = |references| (references > 0).then_some(references + 1);
-        // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that. Nothing
-        // is read after a failure.
-        listed.references.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
-        let called = call(&*listed.shrinker);
-        // ORDERING: Release; the thread that takes the last one away would free it after the calls.
-        listed.references.fetch_sub(1, Ordering::Release);
-        Some(called)
-    };
-    group.marked().filter_map(counted).sum()
+impl PlainGroup {
+    fn build(shrinkers: usize) -> PlainGroup {
+        let bits = |word: usize| AtomicU64::new(u64::MAX >> (64 - (shrinkers - word * 64).min(64)));
+        let marks = (0..shrinkers.div_ceil(64)).map(bits).collect();
+        PlainGroup { marks, listed: (0..shrinkers).map(|_| Listed::new()).collect() }
+    }
+
+    /// Calls the marked shrinkers in a way; how many answered.
+    #[inline(always)]
+    fn call_marked(&self, mut call: impl FnMut(&Listed) -> u64) -> u64 {
+        let mut called = 0;
+        for (word, marks) in self.marks.iter().enumerate() {
+            // ORDERING: Acquire; as the engine's walk reads a mark, for the stores before it.
+            let mut bits = marks.load(Ordering::Acquire);
+            while bits != 0 {
+                called += call(&self.listed[word * 64 + bits.trailing_zeros() as usize]);
+                bits &= bits - 1;
+            }
+        }
+        called
+    }
 }
 
-#[inline(always)]
-fn call_pinned<'g>(groups: impl Iterator<Item = &'g PlainGroup>) -> u64 {
-    let (mut lease, mut called) = (WALKS.lease(), 0);
-    for group in groups {
-        for at in group.marked() {
-            if let Some(shrinker) = lease.pin(group.places[at]) {
-                called += call(&**shrinker);
+/// Plain groups under one scheme.
+struct Plain {
+    scheme: Scheme,
+    shape: Shape,
+    groups: Vec<PlainGroup>,
+    lock: CachePadded<RwLock<()>>,
+    srcu: Srcu,
+    threads: usize,
+}
+
+impl Plain {
+    fn build(scheme: Scheme, shape: Shape, threads: usize) -> Plain {
+        let groups = (0..shape.groups).map(|_| PlainGroup::build(shape.each)).collect();
+        let (lock, srcu) = (CachePadded::new(RwLock::new(())), Srcu::new(THREADS_MAX));
+        Plain { scheme, shape, groups, lock, srcu, threads }
+    }
+
+    /// One pass of a thread; how many shrinkers it called.
+    fn pass(&self, thread: usize) -> u64 {
+        let begin = self.groups.len() * (thread % self.threads) / self.threads;
+        let (before, from_here) = self.groups.split_at(begin);
+        let groups = from_here.iter().chain(before);
+        let call_all = |group: &PlainGroup| group.call_marked(|listed| call(&*listed.shrinker));
+        match self.scheme {
+            Scheme::Nothing => groups.map(call_all).sum(),
+            Scheme::Lock => {
+                groups.filter_map(|group| self.lock.try_read().ok().map(|_held| call_all(group))).sum()
+            }
+            Scheme::Srcu => groups.map(|group| self.srcu.section(thread, || call_all(group))).sum(),
+            Scheme::Counts => groups.map(|group| group.call_marked(Listed::call_counted)).sum(),
+            Scheme::Pins => {
+                let mut lease = WALKS.lease();
+                let mut pinned = |listed: &Listed| lease.pin(listed.place).map_or(0, |of| call(&**of));
+                groups.map(|group| group.call_marked(&mut pinned)).sum()
             }
         }
     }
-    called
+
+    fn visit(&self, thread: usize, visits: u64) -> Result<u64> {
+        let mut done = 0;
+        while done < visits {
+            let called = self.pass(thread);
+            expect("shrinkers called in a pass", called, self.shape.shrinkers())?;
+            done += called;
+        }
+        Ok(done)
+    }
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let (groups, each) = lab.pick((70, 70), (GROUPS, IN_ONE), (GROUPS, IN_ONE));
-    [Shape { groups, each: 1 }, Shape { groups: 1, each }]
-        .into_iter()
-        .try_for_each(|shape| measure(lab, shape))
+    measure(lab, Shape { groups, each: 1 })?;
+    measure(lab, Shape { groups: 1, each })
 }
 
 fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
     let threads = lab.args.threads();
-    let engine = Engine::build(lab.slots, shape)?;
-    let plain = SCHEMES.map(|(scheme, name)| (name, Plain::build(scheme, shape, threads)));
-    let plain = plain
-        .each_ref()
-        .map(|(name, plain)| (*name, move |thread, _: &mut usize, visits| plain.visit(thread, visits)));
+    check_visits(lab.slots, shape)?;
+    let engine = Engine::build(lab.slots, shape, || ())?;
+    let plain = SCHEMES.map(|(scheme, _)| Plain::build(scheme, shape, threads));
+    let plain =
+        plain.each_ref().map(|plain| move |thread, _: &mut usize, visits| plain.visit(thread, visits));
     let whole = |_, _: &mut usize, visits| engine.visit(visits);
-    let mut rows: Vec<(&str, &Work<'_>)> = plain.iter().map(|(name, work)| (*name, work as _)).collect();
-    rows.push((ENGINE, &whole));
+    let mut rows: Vec<(&str, &Work<'_>)> = Vec::from([(ENGINE, &whole as _)]);
+    rows.extend(SCHEMES.iter().zip(&plain).map(|((_, name), work)| (*name, work as _)));
     // A window has several reclaims, so that those of two threads end together.
     let reclaim_us = PRIORITIES * shape.shrinkers() * VISIT_NS / 1000;
     let Plan { rounds, window_us } = lab.effort.windows;
@@ -291,12 +280,9 @@ fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
     let mut table = Table::new(title, ["what protects it", "1 thread", &format!("{threads} threads"), ""]);
     let params = json!({"groups": shape.groups, "each": shape.each});
     let measured = lab.compare(&mut table, "visit", params, threads, plan, &rows)?;
-    let ns = |name: &str| {
-        let row = rows.iter().position(|row| row.0 == name).expect("each scheme has a row");
-        measured[row].map(|one| median(one.ns))
-    };
     lab.print(&table)?;
-    let (one, all) = (ns(ENGINE)[0], ns(ENGINE)[1]);
+    let ns = |row: usize| measured[row].map(|one| median(one.ns));
+    let ([one, all], [_, lock], [_, pins]) = (ns(0), ns(2), ns(5));
     let [groups, each] = [shape.groups, shape.each].map(|number| count(number as u64));
     let name =
         if shape.groups == 1 { format!("{each} shrinkers in a group") } else { format!("{groups} groups") };
@@ -307,9 +293,8 @@ fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
         lab.at_most(format!("a visit, {name}, all threads over 1"), ratio(all, one), 1.25, "x");
     }
     if threads > 1 && shape.groups > 1 {
-        for (of, what) in [(ENGINE, "the engine's walk"), (PINS, "hazard records")] {
-            let gain = ratio(ns(LOCK)[1], ns(of)[1]);
-            lab.at_least(format!("a visit, all threads: the lock over {what}"), gain, 10.0, "x");
+        for (of, what) in [(all, "the engine's walk"), (pins, "hazard records")] {
+            lab.at_least(format!("a visit, all threads: the lock over {what}"), ratio(lock, of), 10.0, "x");
         }
     }
     Ok(())
@@ -343,6 +328,7 @@ mod tests {
     fn visits_each_shrinker_at_each_priority_when_nothing_is_found() {
         let slots = SlotSource::virtual_slots(2).unwrap();
         let shape = Shape { groups: 5, each: 3 };
-        assert_eq!(Engine::build(slots, shape).unwrap().visit(1).unwrap(), 13 * 15);
+        check_visits(slots, shape).unwrap();
+        assert_eq!(Engine::build(slots, shape, || ()).unwrap().visit(1).unwrap(), 13 * 15);
     }
 }
