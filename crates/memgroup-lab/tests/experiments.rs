@@ -21,8 +21,7 @@ fn shows_every_mechanism_of_charge_beside_the_seed() {
         "no stock",
         "one flat",
         "CAS tree",
-        "pair, root unaccounted",
-        "page of 256 charged, then freed",
+        "pair at depth 8, 2 threads, a group each",
         "touch, discard, 1 thread",
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");

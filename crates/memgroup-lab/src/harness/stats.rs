@@ -1,5 +1,4 @@
-//! The arithmetic of a report: median, smallest, ninetieth percentile, quantiles of calls, ratios
-//! and shares.
+//! The arithmetic of a report: median, smallest, ninetieth percentile, quantiles of calls, ratios.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -29,14 +28,6 @@ impl Summary {
         Some(Summary { median, min, p90, count })
     }
 
-    /// Standard error of the median, with the upper tenth for the spread: a disturbed window is
-    /// longer, never shorter.
-    pub(crate) fn median_error(self) -> f64 {
-        const P90_IN_DEVIATIONS: f64 = 1.2816;
-        const MEDIAN_OVER_MEAN: f64 = 1.2533;
-        (self.p90 - self.median) / P90_IN_DEVIATIONS * MEDIAN_OVER_MEAN / (self.count as f64).sqrt()
-    }
-
     /// The same quantity in another unit; `by` is not negative.
     pub(crate) fn scaled(self, by: f64) -> Summary {
         Summary { median: self.median * by, min: self.min * by, p90: self.p90 * by, count: self.count }
@@ -61,14 +52,12 @@ pub(crate) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     }
 }
 
-/// The middle, the ninety-ninth percentile, those of the thousandths and ten thousandths, and the
-/// largest of timed calls.
+/// The middle, the ninety-ninth percentile, that of the ten thousandths, and the largest of timed
+/// calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Quantiles {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
-    /// 99.9 %.
-    pub(crate) p999: f64,
     /// 99.99 %.
     pub(crate) p9999: f64,
     pub(crate) max: f64,
@@ -79,13 +68,7 @@ impl Quantiles {
     pub(crate) fn of(mut times: Vec<f64>) -> Option<Quantiles> {
         times.sort_by(f64::total_cmp);
         let at = |part: usize| times.get((times.len() * part).div_ceil(10_000).max(1) - 1).copied();
-        Some(Quantiles {
-            p50: at(5_000)?,
-            p99: at(9_900)?,
-            p999: at(9_990)?,
-            p9999: at(9_999)?,
-            max: at(10_000)?,
-        })
+        Some(Quantiles { p50: at(5_000)?, p99: at(9_900)?, p9999: at(9_999)?, max: at(10_000)? })
     }
 }
 
@@ -163,21 +146,6 @@ impl<const N: usize> From<[(&str, f64); N]> for Samples {
     }
 }
 
-/// The share of a cost that a mechanism removes, with its standard error: 1 when all of it goes.
-/// All three medians have errors, so there is none where the cost is within three standard errors
-/// of its difference, or the share's own error is above a sixth.
-///
-/// The medians are those without the cost, without the mechanism, and with it.
-pub(crate) fn share_removed(medians: [Summary; 3]) -> Option<(f64, f64)> {
-    let [base, without, with] = medians.map(Summary::median_error);
-    let [without_cost, without_mechanism, with_mechanism] = medians.map(|of| of.median);
-    let cost = without_mechanism - without_cost;
-    let removed = (without_mechanism - with_mechanism) / cost;
-    // To first order, of (without - with) / (without - base).
-    let error = ((1.0 - removed) * without).hypot(with).hypot(removed * base) / cost;
-    (cost > 3.0 * base.hypot(without) && error <= 1.0 / 6.0).then_some((removed, error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,33 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn has_a_share_of_one_when_the_whole_cost_goes() {
-        let steady = |median| Summary { median, min: median, p90: median, count: 100 };
-        let share = |with| share_removed([steady(100.0), steady(200.0), steady(with)]);
-        assert_eq!([100.0, 150.0, 200.0].map(share), [1.0, 0.5, 0.0].map(|removed| Some((removed, 0.0))));
-        assert_eq!(share(220.0), Some((-0.2, 0.0)), "what adds to the cost beyond doubt is not hidden");
-        assert_eq!(share_removed([steady(100.0), steady(100.0), steady(90.0)]), None);
-    }
-
-    #[test]
-    fn has_no_share_of_a_cost_within_the_noise() {
-        let noisy = |median, count| Summary { median, min: median, p90: median + 1281.6, count };
-        assert!((noisy(100.0, 100).median_error() - 125.33).abs() < 1e-9);
-        assert_eq!(share_removed([noisy(100.0, 100), noisy(600.0, 100), noisy(300.0, 100)]), None);
-        let share = share_removed([noisy(100.0, 900), noisy(600.0, 900), noisy(300.0, 900)]);
-        // Each median strays by 41.8: sqrt(0.4^2 + 1 + 0.6^2) of that, over a cost of 500.
-        let (removed, error) = share.expect("a cost of twelve standard errors has a share");
-        assert!((removed - 0.6).abs() < 1e-9 && (error - 0.103).abs() < 1e-3, "{removed} {error}");
-    }
-
-    #[test]
     fn takes_quantiles_by_nearest_rank() {
         let block = Quantiles::of((1..=200).rev().map(f64::from).collect());
-        assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, p999: 200.0, p9999: 200.0, max: 200.0 }));
-        assert_eq!(
-            Quantiles::of(vec![7.0]),
-            Some(Quantiles { p50: 7.0, p99: 7.0, p999: 7.0, p9999: 7.0, max: 7.0 })
-        );
+        assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, p9999: 200.0, max: 200.0 }));
+        assert_eq!(Quantiles::of(vec![7.0]), Some(Quantiles { p50: 7.0, p99: 7.0, p9999: 7.0, max: 7.0 }));
         assert_eq!(Quantiles::of(Vec::new()), None);
     }
 
