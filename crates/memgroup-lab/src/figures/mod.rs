@@ -1,8 +1,7 @@
-//! Runs every experiment and writes the figures, the page and the charts that the documentation
-//! quotes.
+//! Runs every experiment and writes the figures and the page that the documentation quotes.
 //!
 //! ```text
-//!   quiet? ─▶ a process for each experiment ─▶ its JSON ─▶ figures.json, figures.md, figures/*.svg
+//!   quiet? ─▶ a process for each experiment ─▶ its JSON ─▶ figures.json, figures.md
 //! ```
 //!
 //! - I1. What comes from a machine that isn't quiet is called noisy, and stays under
@@ -18,7 +17,6 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -26,16 +24,15 @@ use serde_json::Value;
 use crate::args::{Args, Experiment, word};
 use crate::harness::prelude::*;
 
-/// The experiments in the order of the page, each with its title and the seconds that it takes on
-/// two CPUs.
-const EXPERIMENTS: [(Experiment, &str, u64); 7] = [
-    (Experiment::Charge, "Charges: the stock (seed 004)", 60),
-    (Experiment::Drain, "Draining the stocks of all CPUs (seed 000)", 90),
-    (Experiment::Percpu, "Per-CPU memory that goes back (seed 001)", 300),
-    (Experiment::Rstat, "Statistics (seed 002)", 180),
-    (Experiment::Shrink, "Reclaim from caches (seed 003)", 300),
-    (Experiment::Limits, "Away from the best case", 240),
-    (Experiment::Alloc, "Servers", 600),
+/// The experiments in the order of the page, each with its title.
+const EXPERIMENTS: [(Experiment, &str); 7] = [
+    (Experiment::Charge, "Charges: the stock (seed 004)"),
+    (Experiment::Drain, "Draining the stocks of all CPUs (seed 000)"),
+    (Experiment::Percpu, "Per-CPU memory that goes back (seed 001)"),
+    (Experiment::Rstat, "Statistics (seed 002)"),
+    (Experiment::Shrink, "Reclaim from caches (seed 003)"),
+    (Experiment::Limits, "Away from the best case"),
+    (Experiment::Alloc, "Servers"),
 ];
 
 /// All figures of one run.
@@ -87,42 +84,27 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let short = args.quick || args.tiny;
     let mut noisy =
         if short { Some("it was a short run".to_owned()) } else { quiet::wait(out, args.accept_noise)? };
-    let (stolen, begin) = (quiet::Stolen::now(), Instant::now());
-    let mut parts = Vec::new();
-    let total: u64 = EXPERIMENTS.iter().map(|(.., seconds)| seconds).sum();
-    let mut expected = 0;
-    for (number, (experiment, title, seconds)) in EXPERIMENTS.into_iter().enumerate() {
-        // The time so far tells how this machine compares with the one that the seconds are from.
-        let pace = if expected == 0 { 1.0 } else { begin.elapsed().as_secs_f64() / expected as f64 };
-        let minutes = (pace * (total - expected) as f64 / 60.0).ceil();
-        let left = if short && expected == 0 { String::new() } else { format!(", about {minutes} min left") };
+    let (stolen, mut parts) = (quiet::Stolen::now(), Vec::new());
+    for (number, (experiment, title)) in EXPERIMENTS.into_iter().enumerate() {
         let name = word(experiment);
-        say(out, &format!("[{}/{}] {name}{left}", number + 1, EXPERIMENTS.len()))?;
+        say(out, &format!("[{}/{}] {name}", number + 1, EXPERIMENTS.len()))?;
         parts.push(part(args, &program, &scratch, name, title)?);
-        expected += seconds;
     }
     if let Some(why) = stolen.since().filter(|_| noisy.is_none()) {
         noisy = Some(format!("during the run {why}"));
     }
-    let (commit, machine) = (commit(root), machine(&parts[0].report["machine"]));
+    let machine = parts[0].report["machine"]["text"].as_str().unwrap_or_default().to_owned();
     // A figure without a goal or a control is in its experiment's table only.
     let quoted = |figure: &Figure| {
         figure.goal.is_some() || !figure.controls.is_empty() || figure.what.contains("(control)")
     };
     let figures = parts.iter().flat_map(of_part).filter(quoted).collect::<Vec<_>>();
-    let all = Figures { commit, machine, noisy, figures: with_unique_ids(figures) };
+    let all = Figures { commit: commit(root), machine, noisy, figures: with_unique_ids(figures) };
     let is_published = all.noisy.is_none() || (args.accept_noise && !short);
     let docs = if is_published { root.join("docs") } else { scratch };
-    let mut files = vec![
-        ("figures.json".to_owned(), json_text(&all)),
-        ("figures.md".to_owned(), page::markdown(&all, &parts)?),
-    ];
-    files.extend(page::charts(&all)?.into_iter().map(|(name, svg)| (format!("figures/{name}"), svg)));
-    for (name, text) in files {
+    for (name, text) in [("figures.json", json_text(&all)), ("figures.md", page::markdown(&all, &parts))] {
         let path = docs.join(name);
-        let write =
-            || fs::create_dir_all(path.parent().unwrap_or(&path)).and_then(|()| fs::write(&path, text));
-        write().map_err(Error::system(format!("write {}", path.display())))?;
+        fs::write(&path, text).map_err(Error::system(format!("write {}", path.display())))?;
     }
     let missed = all.figures.iter().filter(|figure| figure.met == Some(false)).count();
     let noise = all.noisy.as_ref().map_or_else(String::new, |why| format!(", noisy: {why}"));
@@ -162,21 +144,6 @@ fn commit(root: &Path) -> String {
     let changed =
         git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
     if changed { commit + "+" } else { commit }
-}
-
-fn machine(of: &Value) -> String {
-    let text = |key: &str| of[key].as_str().unwrap_or("?").to_owned();
-    let line = of["line_transfer_ns"]
-        .as_f64()
-        .map_or_else(String::new, |ns| format!(", a cache line crosses in {ns:.0} ns"));
-    format!(
-        "{}, {} CPUs{line}, Linux {}, slots by {}, sections entered by a {}",
-        text("cpu"),
-        of["cpus"],
-        text("kernel"),
-        text("slot_source"),
-        text("sections")
-    )
 }
 
 /// The figures of one experiment: those with a goal, then all that were measured.

@@ -1,8 +1,6 @@
-//! The page and the charts that are made of the figures.
+//! The page that is made of the figures.
 
-use std::fmt::Write;
-
-use super::{Figure, Figures, Part};
+use super::{Figure, Figures, Part, value_text};
 use crate::harness::prelude::*;
 
 /// The answers to "What does it cost me?", by the ids of their figures.
@@ -35,194 +33,92 @@ const COSTS: [(&str, &str); 14] = [
     ),
 ];
 
-/// A chart: its file, its title, and the begin and the end of its figures' ids.
-const CHARTS: [(&str, &str, [&str; 2]); 4] = [
-    ("charge.svg", "A charge of 4 KiB and its uncharge, three levels", ["charge.pair.", ""]),
-    ("drain.svg", "One drain of 128 stocks of a group", ["drain.whole-drain.", ".slots-128"]),
-    ("rstat.svg", "A fresh read beside other statistics that change", ["rstat.read.", ""]),
-    ("limits.svg", "Away from the best case, over the control", ["limits.a", ""]),
+/// Bars: their title, and the begin and the end of their figures' ids.
+const BARS: [(&str, [&str; 2]); 4] = [
+    ("A charge of 4 KiB and its uncharge, three levels", ["charge.pair.", ""]),
+    ("One drain of 128 stocks of a group", ["drain.whole-drain.", ".slots-128"]),
+    ("A fresh read beside other statistics that change", ["rstat.read.", ""]),
+    ("Away from the best case, over the control", ["limits.a", "-over-"]),
 ];
 
 /// The page of all figures.
-pub(super) fn markdown(all: &Figures, parts: &[Part]) -> Result<String> {
+pub(super) fn markdown(all: &Figures, parts: &[Part]) -> String {
     let mut text = format!(
         "# Figures\n\nThis page is written by `cargo run --release -p memgroup-lab -- figures`; don't edit it. \
          [How a figure is made](../crates/memgroup-lab/README.md#how-a-figure-is-made).\n\n{}. Commit {}.\n",
         all.machine, all.commit
     );
     if let Some(why) = &all.noisy {
-        line(
-            &mut text,
-            &format!(
-                "\n**The machine wasn't quiet: {why}.** Trust the ratios, which were measured in turn, more than the times."
-            ),
+        text += &format!(
+            "\n**The machine wasn't quiet: {why}.** Trust the ratios, which were measured in turn, more than the times.\n"
         );
     }
-    line(
-        &mut text,
-        "\n## What does it cost me?\n\n| | figure | the same in its controls | goal |\n|---|---:|---|---|",
-    );
+    text += &format!("\n## What does it cost me?\n{}", table_markdown(&costs(all)));
+    text += &format!("\n## Where it is slow\n{}", table_markdown(&missed(all)));
+    for Part { title, name, tables, .. } in parts {
+        text += &format!("\n## {title}\n\n`cargo run --release -p memgroup-lab -- {name}`\n");
+        let bars = BARS.iter().filter(|(_, [begin, _])| begin.starts_with(name));
+        let bars = bars.filter_map(|bars| table_of_bars(all, bars));
+        text.extend(bars.chain(tables.iter().cloned()).map(|table| table_markdown(&table)));
+    }
+    text
+}
+
+fn costs(all: &Figures) -> Table {
+    let mut table = Table::new("In short", ["", "figure", "the same in its controls", "goal"]);
     for (id, what) in COSTS {
         let Some(figure) = all.figures.iter().find(|figure| figure.id == id) else {
             // The memory of groups and some others need a process or a CPU that a short run may lack.
-            line(&mut text, &format!("| {what} | not measured | | |"));
+            table.row(what, ["not measured".to_owned(), String::new(), String::new()]);
             continue;
         };
-        let goal = figure.goal.as_ref().map_or_else(String::new, |goal| {
-            if figure.met == Some(true) { goal.clone() } else { format!("{goal}, missed") }
-        });
-        let controls = figure
-            .controls
-            .iter()
-            .map(|(name, value)| format!("{name}: {}", super::value_text(Some(*value), &figure.unit)));
-        let controls = controls.collect::<Vec<_>>().join("; ");
-        line(&mut text, &format!("| {what} | {} | {controls} | {goal} |", figure.text));
+        let missed = if figure.met == Some(false) { ", missed" } else { "" };
+        let goal = figure.goal.as_ref().map_or_else(String::new, |goal| format!("{goal}{missed}"));
+        let of_control =
+            |(name, value): (&String, &f64)| format!("{name}: {}", value_text(Some(*value), &figure.unit));
+        let controls: Vec<_> = figure.controls.iter().map(of_control).collect();
+        table.row(what, [figure.text.clone(), controls.join("; "), goal]);
     }
-    line(
-        &mut text,
-        "\n![Charges](figures/charge.svg)\n\n## Where it is slow\n\nEvery goal that this run missed.\n",
-    );
-    line(&mut text, "| figure | measured | goal | command |\n|---|---:|---:|---|");
+    table
+}
+
+fn missed(all: &Figures) -> Table {
+    let mut table = Table::new("Every goal that this run missed", ["figure", "measured", "goal", "command"]);
     for figure in all.figures.iter().filter(|figure| figure.met == Some(false)) {
-        let goal = figure.goal.as_deref().unwrap_or_default();
-        line(
-            &mut text,
-            &format!("| {} | {} | {goal} | `{}` |", cell(&figure.what), figure.text, figure.command),
-        );
+        let goal = figure.goal.clone().unwrap_or_default();
+        table.row(&figure.what, [figure.text.clone(), goal, format!("`{}`", figure.command)]);
     }
-    line(&mut text, "\n![Away from the best case](figures/limits.svg)");
-    for part in parts {
-        line(
-            &mut text,
-            &format!("\n## {}\n\n`cargo run --release -p memgroup-lab -- {}`", part.title, part.name),
-        );
-        let of_part = CHARTS.iter().find(|(file, ..)| *file == format!("{}.svg", part.name));
-        // The other two are above.
-        if let Some((file, title, _)) = of_part.filter(|_| !["charge", "limits"].contains(&&*part.name)) {
-            line(&mut text, &format!("\n![{title}](figures/{file})"));
-        }
-        part.tables.iter().for_each(|table| table_markdown(&mut text, table));
+    table
+}
+
+/// A bar for each figure of a kind, on a scale of tens, because the longest are a hundred times as
+/// long as the shortest; none where nothing was measured.
+fn table_of_bars(all: &Figures, (title, [begin, end]): &(&str, [&str; 2])) -> Option<Table> {
+    const TEN_TIMES: f64 = 8.0;
+    let of_kind = |figure: &&Figure| {
+        let has_id = figure.id.starts_with(begin) && figure.id.contains(end);
+        has_id && figure.value.is_some_and(|value| value > 0.0)
+    };
+    let figures = || all.figures.iter().filter(of_kind);
+    let least = figures().filter_map(|figure| figure.value).reduce(f64::min)?;
+    let mut table = Table::new(*title, ["", "figure", "each 8 blocks are ten times the ones before"]);
+    for figure in figures() {
+        let blocks = (figure.value.unwrap_or(least) / least).log10() * TEN_TIMES;
+        table.row(&figure.what, [figure.text.clone(), "\u{2588}".repeat(1 + blocks as usize)]);
     }
-    Ok(text)
+    Some(table)
 }
 
-fn line(text: &mut String, line: &str) {
-    text.push_str(line);
-    text.push('\n');
-}
-
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
-}
-
-fn table_markdown(text: &mut String, table: &Table) {
+fn table_markdown(table: &Table) -> String {
     let row = |cells: &[String]| {
-        format!("| {} |", cells.iter().map(|text| cell(text)).collect::<Vec<_>>().join(" | "))
+        let cells: Vec<_> = cells.iter().map(|text| text.replace('|', "\\|")).collect();
+        format!("| {} |\n", cells.join(" | "))
     };
-    line(text, &format!("\n**{}**\n", table.title));
-    line(text, &row(&table.rows[0]));
-    line(text, &format!("|---{}|", "|---:".repeat(table.rows[0].len() - 1)));
-    table.rows[1..].iter().for_each(|cells| line(text, &row(cells)));
-    table.notes.iter().for_each(|note| line(text, &format!("\n{}.", note.trim_end_matches('.'))));
-}
-
-/// The charts that have figures, by the names of their files.
-pub(super) fn charts(all: &Figures) -> Result<Vec<(String, String)>> {
-    let chart = |&(file, title, [begin, end]): &(&str, &str, [&str; 2])| {
-        let of_limits = begin.starts_with("limits");
-        let bars = all.figures.iter().filter(|figure| {
-            // Of the limits, what takes longer than its control; of others, everything.
-            let of_kind = if of_limits {
-                figure.unit == "x" && figure.value.is_some_and(|over| over > 1.0)
-            } else {
-                figure.goal.is_none()
-            };
-            figure.id.starts_with(begin) && figure.id.ends_with(end) && of_kind && figure.value.is_some()
-        });
-        let bars: Vec<Bar<'_>> = bars.map(Bar::of).collect();
-        (!bars.is_empty()).then(|| (file.to_owned(), svg(title, &bars)))
-    };
-    Ok(CHARTS.iter().filter_map(chart).collect())
-}
-
-/// One bar of a chart.
-struct Bar<'f> {
-    name: String,
-    text: &'f str,
-    value: f64,
-    is_control: bool,
-}
-
-impl Bar<'_> {
-    fn of(figure: &Figure) -> Bar<'_> {
-        // A row's name begins with its metric, which the title says; that of a goal has none.
-        let name = if figure.goal.is_some() {
-            &figure.what
-        } else {
-            figure.what.split_once(", ").map_or(&*figure.what, |(_, rest)| rest)
-        };
-        let ours = ["memgroup", "separate trees"].iter().any(|ours| name.starts_with(ours));
-        let is_control = figure.goal.is_none() && !ours;
-        let name = name
-            .replace(" (control)", "")
-            .replace("-threads", " threads")
-            .replace("-thread", " thread")
-            .replace("slots-", "slots ")
-            .replace('-', " ");
-        Bar { name, text: &figure.text, value: figure.value.unwrap_or(0.0), is_control }
-    }
-}
-
-/// Horizontal bars on a scale of tens, because the longest are a hundred times as long as the
-/// shortest.
-fn svg(title: &str, bars: &[Bar<'_>]) -> String {
-    const LEFT: f64 = 530.0;
-    const LONGEST: f64 = 260.0;
-    const ROW: f64 = 25.0;
-    const TOP: f64 = 62.0;
-    let values = || bars.iter().map(|bar| bar.value.max(1e-3));
-    let least = values().fold(f64::INFINITY, f64::min).log10().floor();
-    let decades = (values().fold(0.0, f64::max).log10().ceil() - least).max(1.0);
-    let length = |value: f64| (value.max(1e-3).log10() - least) / decades * LONGEST;
-    let bottom = TOP + ROW * bars.len() as f64;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 900 {}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
-         <rect width=\"900\" height=\"{}\" rx=\"8\" fill=\"#ffffff\"/>\n\
-         <text x=\"20\" y=\"30\" font-size=\"16\" font-weight=\"600\" fill=\"#1a202c\">{}</text>\n\
-         <text x=\"20\" y=\"48\" font-size=\"11\" fill=\"#718096\">blue: memgroup; grey: controls; each line is ten times the one before</text>\n",
-        bottom + 16.0,
-        bottom + 16.0,
-        escaped(title)
-    );
-    for decade in 0..=decades as u32 {
-        let x = LEFT + f64::from(decade) / decades * LONGEST;
-        _ = writeln!(
-            text,
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e2e8f0\"/>"
-        );
-    }
-    for (row, bar) in bars.iter().enumerate() {
-        let (y, long) = (TOP + ROW * row as f64, length(bar.value).max(2.0));
-        let colour = if bar.is_control { "#a0aec0" } else { "#2b6cb0" };
-        _ = writeln!(
-            text,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#2d3748\">{}</text>\n\
-             <rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{long:.1}\" height=\"15\" rx=\"2\" fill=\"{colour}\"/>\n\
-             <text x=\"{:.1}\" y=\"{:.1}\" fill=\"#1a202c\">{}</text>",
-            LEFT - 10.0,
-            y + 16.0,
-            escaped(&bar.name),
-            y + 4.0,
-            LEFT + long + 8.0,
-            y + 16.0,
-            escaped(bar.text)
-        );
-    }
-    text + "</svg>\n"
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    let mut text = format!("\n**{}**\n\n{}", table.title, row(&table.rows[0]));
+    text += &format!("|---{}|\n", "|---:".repeat(table.rows[0].len() - 1));
+    text.extend(table.rows[1..].iter().map(|cells| row(cells)));
+    text.extend(table.notes.iter().map(|note| format!("\n{}.\n", note.trim_end_matches('.'))));
+    text
 }
 
 #[cfg(test)]
@@ -261,7 +157,7 @@ mod tests {
             report: serde_json::Value::Null,
             tables: vec![table],
         };
-        let page = markdown(&all(), &[part]).unwrap();
+        let page = markdown(&all(), &[part]);
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text:?} in:\n{page}"));
         assert!(
             at("**The machine wasn't quiet: a test") < at("## What does it cost me?")
@@ -272,13 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn draws_a_bar_for_each_figure_ten_times_as_far_for_a_hundred_times_as_much() {
-        let charts = charts(&all()).unwrap();
-        let [(name, svg)] = &charts[..] else { panic!("{charts:?}") };
-        assert_eq!((name.as_str(), svg.matches("rx=\"2\"").count()), ("charge.svg", 2));
-        assert!(
-            svg.contains("memgroup, 1 thread") && svg.contains("750 ns") && svg.contains("#a0aec0"),
-            "{svg}"
-        );
+    fn draws_a_bar_for_each_figure_eight_blocks_longer_for_ten_times_as_much() {
+        let table = table_of_bars(&all(), &BARS[0]).unwrap();
+        let blocks: Vec<_> = table.rows[1..].iter().map(|row| row[2].chars().count()).collect();
+        assert_eq!(blocks, [1, 17], "{table:?}");
+        assert_eq!(table.rows[2][..2], ["pair, no stock (control), 1-thread", "750 ns"]);
+        assert!(table_of_bars(&all(), &BARS[1]).is_none());
     }
 }

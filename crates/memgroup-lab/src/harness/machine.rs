@@ -1,6 +1,5 @@
 //! The machine of a run, as far as its figures depend on it.
 
-use std::fmt;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,49 +17,26 @@ pub(crate) fn virtual_slots(slots: usize) -> Result<SlotSource> {
 /// The heading of every report.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
-    pub(crate) cpu: String,
     pub(crate) cpus: usize,
-    pub(crate) kernel: String,
-    pub(crate) slot_source: String,
     pub(crate) slots: usize,
-    /// Rate of the time-stamp counter; none where nanoseconds are all there is.
-    pub(crate) tsc_ghz: Option<f64>,
-    /// One way of a cache line from one CPU to another; none with one CPU.
-    pub(crate) line_transfer_ns: Option<f64>,
-    pub(crate) threads_pinned: bool,
-    /// How sections of grace periods are entered: by a store, or by a swap, as where CPUs are
-    /// isolated.
-    pub(crate) sections: String,
+    /// All of it in words: the processor, its clock, one way of a cache line from one CPU to another,
+    /// the kernel, the source of slots, and whether sections of grace periods are entered by a store
+    /// or, as where CPUs are isolated, by a swap.
+    pub(crate) text: String,
 }
 
 impl Machine {
     pub(crate) fn look(workers: &Workers, clock: &Clock, slots: SlotSource) -> Machine {
-        Machine {
-            cpu: cpu_model(),
-            cpus: workers.cpus,
-            kernel: first_line("/proc/sys/kernel/osrelease")
-                .unwrap_or_else(|| std::env::consts::OS.to_owned()),
-            slot_source: slots.name().to_owned(),
-            slots: slots.slots(),
-            tsc_ghz: clock.ghz(),
-            line_transfer_ns: line_transfer_ns(workers, clock),
-            threads_pinned: workers.unpinned.is_none(),
-            sections: if grace::report().enters_by_store() { "store" } else { "swap" }.to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} CPU{}", self.cpu, self.cpus, if self.cpus == 1 { "" } else { "s" })?;
-        if let Some(ghz) = self.tsc_ghz {
-            write!(f, ", TSC {ghz:.3} GHz")?;
-        }
-        if let Some(ns) = self.line_transfer_ns {
-            write!(f, ", a cache line crosses in {ns:.0} ns")?;
-        }
-        write!(f, "\n         kernel {}; slots: {} ({}); ", self.kernel, self.slot_source, self.slots)?;
-        write!(f, "sections entered by a {}", self.sections)
+        let (cpus, kernel) = (workers.cpus, first_line("/proc/sys/kernel/osrelease"));
+        let kernel = kernel.unwrap_or_else(|| std::env::consts::OS.to_owned());
+        let mut text = format!("{}, {}", cpu_model(), counted(cpus as u64, "CPU"));
+        text.extend(clock.ghz().map(|ghz| format!(", TSC {ghz:.3} GHz")));
+        let crossing = line_transfer_ns(workers, clock);
+        text.extend(crossing.map(|ns| format!(", a cache line crosses in {ns:.0} ns")));
+        let sections = if grace::report().enters_by_store() { "store" } else { "swap" };
+        let (source, slots) = (slots.name(), slots.slots());
+        text += &format!(", kernel {kernel}, slots: {source} ({slots}), sections entered by a {sections}");
+        Machine { cpus, slots, text }
     }
 }
 

@@ -111,7 +111,7 @@ impl<'a> Lab<'a> {
         let mut command = format!("memgroup-lab {}", self.report.experiment);
         self.report.options.iter().for_each(|option| command.extend([" ", option]));
         self.say(&command)?;
-        self.say(&format!("machine: {}", self.report.machine))?;
+        self.paragraph(&format!("machine: {}", self.report.machine.text))?;
         if let Some(why) = slots_note(self.slots, SlotSource::report(), self.args.slots) {
             self.paragraph(&why)?;
         }

@@ -252,17 +252,7 @@ mod tests {
 
     fn report() -> Report {
         let figures = &[SeedFigure { what: "faults", unit: "count", before: Some(2.0), after: Some(3.0) }];
-        let machine = Machine {
-            cpu: "c".into(),
-            cpus: 2,
-            kernel: "k".into(),
-            slot_source: "s".into(),
-            slots: 2,
-            tsc_ghz: None,
-            line_transfer_ns: None,
-            threads_pinned: true,
-            sections: "store".into(),
-        };
+        let machine = Machine { cpus: 2, slots: 2, text: "c".into() };
         let mut report = Report {
             experiment: "charge".to_owned(),
             options: vec!["--quick".to_owned(), "--depth 3".to_owned()],
