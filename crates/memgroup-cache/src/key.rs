@@ -1,4 +1,4 @@
-//! Keys of the underlying cache: the user's, and those of wedges.
+//! Keys and contents of the underlying cache: the user's, and those of wedges.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -12,6 +12,23 @@ pub(crate) enum Slot<K> {
     Key(K),
     /// The key of a wedge, which is an entry that consists only of weight.
     Wedge(u64),
+}
+
+/// The content of the underlying cache under a key.
+#[derive(Clone)]
+pub(crate) enum Held<E> {
+    Entry(E),
+    /// The weight of a wedge.
+    Wedge(u64),
+}
+
+impl<E> Held<E> {
+    pub(crate) fn into_entry(self) -> Option<E> {
+        match self {
+            Held::Entry(entry) => Some(entry),
+            Held::Wedge(_) => None,
+        }
+    }
 }
 
 impl<K: Hash> Hash for Slot<K> {

@@ -7,16 +7,15 @@
 //! For readers of the source. A module imports only modules of earlier lines, or earlier in its own
 //! line:
 //!
-//! - `config`, `tally`: settings; the bytes of a cache, and how long a lower capacity lasts.
+//! - `tally`: the bytes of a cache, and how long a lower capacity lasts.
 //! - `entry`, `key`: a value with its charge; keys of the underlying cache.
-//! - `cache`: charges an entry, then gives it to its store.
+//! - `cache`: settings; charges an entry, then gives it to its store.
 //! - `quick`, `moka`: the stores.
 #![forbid(unsafe_code)]
 // Some parts are only for `quick_cache`, and without a store there is only the interface.
 #![cfg_attr(not(feature = "quick_cache"), allow(dead_code))]
 
 mod cache;
-mod config;
 mod entry;
 #[cfg(any(feature = "quick_cache", feature = "moka"))]
 mod key;
@@ -26,8 +25,7 @@ mod moka;
 mod quick;
 mod tally;
 
-pub use cache::Cache;
-pub use config::CacheConfig;
+pub use cache::{Cache, CacheConfig};
 pub use entry::{Entry, NotCached, NotCachedReason};
 #[cfg(feature = "moka")]
 pub use moka::{MokaCache, MokaConfig};

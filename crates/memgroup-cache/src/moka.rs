@@ -38,10 +38,9 @@ use std::time::Duration;
 use memgroup::{Ask, Count, Group, Scan, Shrinker, ShrinkerError};
 use moka::policy::EvictionPolicy;
 
-use crate::cache::{Cache, Store};
-use crate::config::CacheConfig;
+use crate::cache::{Cache, CacheConfig, Store};
 use crate::entry::{Entry, discard};
-use crate::key::{KeyRef, Slot};
+use crate::key::{Held, KeyRef, Slot};
 use crate::tally::{FLOOR_BYTES, Settle, Tally};
 
 /// The number of the one wedge.
@@ -180,25 +179,10 @@ impl<V> Drop for Holder<V> {
     }
 }
 
-/// The content of `moka`'s table.
-enum Held<V> {
-    Entry(Arc<Holder<V>>),
-    /// In units.
-    Wedge(u32),
-}
-
-impl<V> Clone for Held<V> {
-    fn clone(&self) -> Self {
-        match self {
-            Held::Entry(holder) => Held::Entry(Arc::clone(holder)),
-            Held::Wedge(weight) => Held::Wedge(*weight),
-        }
-    }
-}
-
 /// The entries of a [`MokaCache`].
 pub struct MokaStore<K, V> {
-    map: moka::sync::Cache<Slot<K>, Held<V>>,
+    /// A wedge's weight is in units.
+    map: moka::sync::Cache<Slot<K>, Held<Arc<Holder<V>>>>,
     tally: Arc<Tally>,
     settle: Settle,
     capacity: u64,
@@ -214,9 +198,12 @@ where
     pub(crate) fn new(config: &MokaConfig) -> MokaStore<K, V> {
         let capacity = config.cache.capacity;
         let unit = capacity / u64::from(u32::MAX) + 1;
-        let weigh = move |_: &Slot<K>, held: &Held<V>| match held {
-            Held::Entry(holder) => u32::try_from(holder.bytes.div_ceil(unit)).unwrap_or(u32::MAX),
-            Held::Wedge(weight) => *weight,
+        let weigh = move |_: &Slot<K>, held: &Held<Arc<Holder<V>>>| {
+            let units = match held {
+                Held::Entry(holder) => holder.bytes.div_ceil(unit),
+                Held::Wedge(units) => *units,
+            };
+            u32::try_from(units).unwrap_or(u32::MAX)
         };
         let mut builder = moka::sync::Cache::builder()
             .max_capacity(capacity / unit)
@@ -239,7 +226,7 @@ where
 
     /// Makes the wedge weigh `units` units, from the next maintenance on.
     fn set_wedge(&self, weight: u64) {
-        self.map.insert(Slot::Wedge(WEDGE), Held::Wedge(u32::try_from(weight).unwrap_or(u32::MAX)));
+        self.map.insert(Slot::Wedge(WEDGE), Held::Wedge(weight));
     }
 
     /// Evicts at least `bytes`, or all.
@@ -312,11 +299,8 @@ where
     where
         K: Borrow<Q>,
     {
-        match inside(|| self.map.get(&KeyRef(key)))? {
-            // It may have been evicted since.
-            Held::Entry(holder) => holder.entry().clone(),
-            Held::Wedge(_) => None,
-        }
+        // It may have been evicted since.
+        inside(|| self.map.get(&KeyRef(key)))?.into_entry()?.entry().clone()
     }
 
     fn take<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>
@@ -324,10 +308,7 @@ where
         K: Borrow<Q>,
     {
         // Taken within the call: at its end the listener's holders are vacated.
-        inside(|| match self.map.remove(&KeyRef(key))? {
-            Held::Entry(holder) => holder.take(),
-            Held::Wedge(_) => None,
-        })
+        inside(|| self.map.remove(&KeyRef(key))?.into_entry()?.take())
     }
 
     fn clear(&self) {

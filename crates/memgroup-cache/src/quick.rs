@@ -34,10 +34,9 @@ use std::sync::Arc;
 use memgroup::{Ask, Count, Group, Scan, Shrinker, ShrinkerError};
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
-use crate::cache::{Cache, Store};
-use crate::config::CacheConfig;
+use crate::cache::{Cache, CacheConfig, Store};
 use crate::entry::{Entry, discard};
-use crate::key::{KeyRef, Slot, WedgeRef};
+use crate::key::{Held, KeyRef, Slot, WedgeRef};
 use crate::tally::{FLOOR_BYTES, Settle, Tally};
 
 /// A [`Cache`] with its entries in a `quick_cache::sync::Cache`.
@@ -86,26 +85,14 @@ where
     }
 }
 
-/// The content of the cache under a key, or under that of a wedge.
-enum Held<V> {
-    Entry(Entry<V>),
-    Wedge(u64),
-}
-
-impl<V> Clone for Held<V> {
-    fn clone(&self) -> Self {
-        match self {
-            Held::Entry(entry) => Held::Entry(entry.clone()),
-            Held::Wedge(bytes) => Held::Wedge(*bytes),
-        }
-    }
-}
+/// A key of the underlying cache, with its content.
+type Slotted<K, V> = (Slot<K>, Held<Entry<V>>);
 
 #[derive(Clone)]
 struct ByBytes;
 
-impl<K, V> Weighter<Slot<K>, Held<V>> for ByBytes {
-    fn weight(&self, _: &Slot<K>, held: &Held<V>) -> u64 {
+impl<K, V> Weighter<Slot<K>, Held<Entry<V>>> for ByBytes {
+    fn weight(&self, _: &Slot<K>, held: &Held<Entry<V>>) -> u64 {
         match held {
             Held::Entry(entry) => entry.bytes(),
             Held::Wedge(bytes) => *bytes,
@@ -116,8 +103,8 @@ impl<K, V> Weighter<Slot<K>, Held<V>> for ByBytes {
 /// Entries that the cache released, which this thread drops outside the lock. An insertion rarely
 /// evicts more than one, and needs no allocation in that case.
 struct Left<K, V> {
-    first: Option<(Slot<K>, Held<V>)>,
-    others: Vec<(Slot<K>, Held<V>)>,
+    first: Option<Slotted<K, V>>,
+    others: Vec<Slotted<K, V>>,
 }
 
 impl<K, V> Default for Left<K, V> {
@@ -127,7 +114,7 @@ impl<K, V> Default for Left<K, V> {
 }
 
 impl<K, V> Left<K, V> {
-    fn iter(&self) -> impl Iterator<Item = &(Slot<K>, Held<V>)> {
+    fn iter(&self) -> impl Iterator<Item = &Slotted<K, V>> {
         self.first.iter().chain(&self.others)
     }
 
@@ -141,14 +128,14 @@ impl<K, V> Left<K, V> {
 #[derive(Clone)]
 struct Leaving(Arc<[Shard]>);
 
-impl<K, V> Lifecycle<Slot<K>, Held<V>> for Leaving {
+impl<K, V> Lifecycle<Slot<K>, Held<Entry<V>>> for Leaving {
     type RequestState = Left<K, V>;
 
-    fn is_pinned(&self, _: &Slot<K>, held: &Held<V>) -> bool {
+    fn is_pinned(&self, _: &Slot<K>, held: &Held<Entry<V>>) -> bool {
         matches!(held, Held::Wedge(_))
     }
 
-    fn on_evict(&self, left: &mut Left<K, V>, key: Slot<K>, held: Held<V>) {
+    fn on_evict(&self, left: &mut Left<K, V>, key: Slot<K>, held: Held<Entry<V>>) {
         if let Held::Entry(entry) = &held {
             self.0[entry.0.shard].held.sub(entry.bytes());
         }
@@ -167,7 +154,7 @@ struct Shard {
 
 /// The entries of a [`QuickCache`].
 pub struct QuickStore<K, V> {
-    map: quick_cache::sync::Cache<Slot<K>, Held<V>, ByBytes, RandomState, Leaving>,
+    map: quick_cache::sync::Cache<Slot<K>, Held<Entry<V>>, ByBytes, RandomState, Leaving>,
     shards: Arc<[Shard]>,
     /// The key of each shard's wedge.
     wedges: Box<[Option<u64>]>,
@@ -231,15 +218,15 @@ impl<K: Eq + Hash, V> QuickStore<K, V> {
     }
 
     /// Inserts a wedge that leaves `bytes` bytes to the shard's entries.
-    fn try_wedge(&self, number: u64, stays: u64, left: &mut Left<K, V>) -> Result<(), (Slot<K>, Held<V>)> {
+    fn try_wedge(&self, number: u64, stays: u64, left: &mut Left<K, V>) -> Result<(), Slotted<K, V>> {
         let wedge = Held::Wedge(self.capacity.saturating_sub(stays));
         self.map.try_insert_with_lifecycle(Slot::Wedge(number), wedge, left)
     }
 
     /// Counts a removed entry, and drops its key.
-    fn leave(&self, (key, held): (Slot<K>, Held<V>)) -> Option<Entry<V>> {
+    fn leave(&self, (key, held): Slotted<K, V>) -> Option<Entry<V>> {
         discard(key);
-        let Held::Entry(entry) = held else { return None };
+        let entry = held.into_entry()?;
         self.shards[entry.0.shard].held.sub(entry.bytes());
         Some(entry)
     }
@@ -304,10 +291,7 @@ where
     where
         K: Borrow<Q>,
     {
-        match self.map.get(&KeyRef(key))? {
-            Held::Entry(entry) => Some(entry),
-            Held::Wedge(_) => None,
-        }
+        self.map.get(&KeyRef(key))?.into_entry()
     }
 
     fn take<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<V>>

@@ -1,7 +1,7 @@
 //! Files of the system: where they are, and errors that name them.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use memgroup::{LimitError, RegisterError};
@@ -139,48 +139,27 @@ impl Kept {
             Some(file) => read_whole(file, &mut self.buffer).or_else(|_| self.open_and_read()),
             None => self.open_and_read(),
         };
-        let length = read.map_err(|why| unreadable(&self.path, &why))?;
-        match std::str::from_utf8(&self.buffer[..length]) {
+        read.map_err(|why| unreadable(&self.path, &why))?;
+        match std::str::from_utf8(&self.buffer) {
             Ok(text) => Ok((&self.path, text)),
             Err(why) => Err(malformed(&self.path, why)),
         }
     }
 
-    fn open_and_read(&mut self) -> io::Result<usize> {
+    fn open_and_read(&mut self) -> io::Result<()> {
         self.file = None;
         let file = File::open(&self.path)?;
-        let length = read_whole(&file, &mut self.buffer)?;
+        read_whole(&file, &mut self.buffer)?;
         self.file = Some(file);
-        Ok(length)
+        Ok(())
     }
 }
 
-/// Reads `file` from its beginning. Returns the number of bytes, which are at the beginning of
-/// `buffer`.
-#[cfg(unix)]
-fn read_whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
-    use std::os::unix::fs::FileExt as _;
-
-    /// Longer than the files of the kernel that a check reads.
-    const LENGTH: usize = 8 << 10;
-    let mut length = 0;
-    loop {
-        if length == buffer.len() {
-            buffer.resize(length + LENGTH, 0);
-        }
-        match file.read_at(&mut buffer[length..], length as u64) {
-            Ok(0) => return Ok(length),
-            Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Other systems have no such files.
-#[cfg(not(unix))]
-fn read_whole(_file: &File, _buffer: &mut Vec<u8>) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
+/// Reads `file` from its beginning into `buffer`.
+fn read_whole(mut file: &File, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(buffer).map(drop)
 }
 
 #[cfg(all(test, target_os = "linux"))]

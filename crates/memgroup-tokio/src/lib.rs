@@ -10,7 +10,7 @@
 //! line:
 //!
 //! - `charge`: the reclaimer, and timeouts and delays by tokio's clock.
-//! - `in_group`, `body`, `spawn`: the group in force at polls; bytes of bodies; tasks.
+//! - `in_group`, `body`: the group in force at polls, tasks; bytes of bodies.
 //! - `stop`, `limited`, `tasks`: ends of tasks.
 //! - `request`: the layer.
 
@@ -21,14 +21,12 @@ mod charge;
 mod in_group;
 mod limited;
 mod request;
-mod spawn;
 mod stop;
 mod tasks;
 
 pub use body::{BodyAccount, BodyError, BodyFailure, ChargedBody};
 pub use charge::{ReclaimerThread, Timed, TimedExt};
-pub use in_group::{InGroup, InGroupExt};
+pub use in_group::{GroupExt, InGroup, InGroupExt, JoinSetExt};
 pub use limited::{Ended, Limited};
 pub use request::{Refusal, RequestFuture, RequestGroup, RequestGroups, RequestService, ResponseBody};
-pub use spawn::{GroupExt, JoinSetExt};
 pub use tasks::Tasks;

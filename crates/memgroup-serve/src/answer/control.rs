@@ -24,15 +24,24 @@ use crate::route::{Change, parts};
 /// text of a file is longer.
 const BODY: usize = 4096;
 
+/// Carries out an act, unless it would remove the group of this path, which is the server's own.
+type Act = dyn FnOnce(&Hierarchy, &str) -> Result<StatusCode, Problem> + Send;
+
 /// An act that a request asks for.
-#[derive(Debug, PartialEq)]
-enum Order {
-    Write { path: String, file: String, text: String },
-    Create { path: String, settings: Option<GroupSpec>, text: String },
-    Remove { path: String, is_recursive: bool },
+struct Order {
+    /// The act, for a line of the log.
+    text: String,
+    carry_out: Box<Act>,
 }
 
 impl Order {
+    fn new(
+        text: String,
+        carry_out: impl FnOnce(&Hierarchy, &str) -> Result<StatusCode, Problem> + Send + 'static,
+    ) -> Order {
+        Order { text, carry_out: Box::new(carry_out) }
+    }
+
     fn read(change: Change, path: &str, recursive: Option<&str>, body: &[u8]) -> Result<Order, Problem> {
         let parts = parts(path)?;
         match change {
@@ -49,69 +58,67 @@ impl Order {
                     );
                     Problem::bad("invalid_text", detail).group(&path).file(file)
                 })?;
-                Ok(Order::Write { path: path.clone(), file: file.to_owned(), text: text.to_owned() })
+                let act = format!("write {:?} to {file:?} of group {path:?}", text.trim_end());
+                let (file, text) = (file.to_owned(), text.to_owned());
+                Ok(Order::new(act, move |hierarchy, _| write(hierarchy, &path, &file, &text)))
             }
             Change::Create => {
                 let path = parts.group();
-                let settings = match body {
-                    b"" => None,
-                    body => Some(serde_json::from_slice::<GroupSpec>(body).map_err(|error| {
+                let mut act = format!("create group {path:?}");
+                let mut settings: Option<GroupSpec> = None;
+                if !body.is_empty() {
+                    settings = Some(serde_json::from_slice(body).map_err(|error| {
                         let detail =
                             format!("failed to create group {path}: the settings in the body are wrong, write them as {{\"max\":\"64M\"}}: {error}");
                         Problem::bad("invalid_settings", detail).group(&path)
-                    })?),
-                };
-                let text = String::from_utf8_lossy(body).into_owned();
-                Ok(Order::Create { path, settings, text })
+                    })?);
+                    act += &format!(" with {:?}", String::from_utf8_lossy(body));
+                }
+                Ok(Order::new(act, move |hierarchy, _| {
+                    create(hierarchy, &path, |group| settings.iter().try_for_each(|spec| group.apply(spec)))
+                }))
             }
             Change::Remove => {
-                let is_recursive = match recursive {
-                    None | Some("false") => false,
-                    Some("true") => true,
+                let path = parts.group();
+                let (is_recursive, more) = match recursive {
+                    None | Some("false") => (false, ""),
+                    Some("true") => (true, " and all groups below"),
                     Some(other) => {
                         let detail = format!("recursive={other:?} is neither true nor false");
                         return Err(Problem::bad("invalid_query", detail).allowed(["true", "false"]));
                     }
                 };
-                Ok(Order::Remove { path: parts.group(), is_recursive })
+                let act = format!("remove group {path:?}{more}");
+                Ok(Order::new(act, move |hierarchy, own| remove(hierarchy, &path, is_recursive, own)))
             }
         }
     }
+}
 
-    fn carry_out(&self, hierarchy: &Hierarchy, own: &str) -> Result<StatusCode, Problem> {
-        match self {
-            Order::Write { path, file, text } => {
-                hierarchy.lookup(path)?.write_file(file, text).map_err(|error| {
-                    let is_name = matches!(error.problem, FileProblem::Unknown | FileProblem::ReadOnly);
-                    let problem = Problem::from(error);
-                    if is_name { problem.allowed(writable(hierarchy)) } else { problem }
-                })?;
-                Ok(StatusCode::NO_CONTENT)
-            }
-            Order::Create { path, settings, .. } => {
-                create(hierarchy, path, |group| settings.iter().try_for_each(|spec| group.apply(spec)))?;
-                Ok(StatusCode::CREATED)
-            }
-            Order::Remove { path, .. }
-                if own == path
-                    || own.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/')) =>
-            {
-                let detail = format!(
-                    "failed to remove group {path}: the server itself is charged to {own}; stop the server instead"
-                );
-                Err(Problem::new(StatusCode::CONFLICT, "own_group", detail).group(path))
-            }
-            Order::Remove { path, is_recursive } => {
-                let group = hierarchy.lookup(path)?;
-                if *is_recursive {
-                    group.remove_all()?
-                } else {
-                    group.remove()?
-                }
-                Ok(StatusCode::NO_CONTENT)
-            }
-        }
+fn write(hierarchy: &Hierarchy, path: &str, file: &str, text: &str) -> Result<StatusCode, Problem> {
+    hierarchy.lookup(path)?.write_file(file, text).map_err(|error| {
+        let is_name = matches!(error.problem, FileProblem::Unknown | FileProblem::ReadOnly);
+        let problem = Problem::from(error);
+        if is_name { problem.allowed(writable(hierarchy)) } else { problem }
+    })?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes a group, unless it is the server's `own` or above that.
+fn remove(hierarchy: &Hierarchy, path: &str, is_recursive: bool, own: &str) -> Result<StatusCode, Problem> {
+    if own == path || own.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')) {
+        let detail = format!(
+            "failed to remove group {path}: the server itself is charged to {own}; stop the server instead"
+        );
+        return Err(Problem::new(StatusCode::CONFLICT, "own_group", detail).group(path));
     }
+    let group = hierarchy.lookup(path)?;
+    if is_recursive {
+        group.remove_all()?
+    } else {
+        group.remove()?
+    }
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Creates a group and applies its settings. If they cannot be applied, the group is removed again,
@@ -120,13 +127,14 @@ fn create(
     hierarchy: &Hierarchy,
     path: &str,
     apply: impl FnOnce(&Group) -> Result<(), ApplyError>,
-) -> Result<(), Problem> {
+) -> Result<StatusCode, Problem> {
     let group = hierarchy.create(path)?;
     apply(&group).map_err(|error| {
         // This fails only if another thread has removed the group, or has created a group below it.
         let _gone = group.remove();
         Problem::new(StatusCode::CONFLICT, "not_applied", format!("failed to {error}")).group(path)
-    })
+    })?;
+    Ok(StatusCode::CREATED)
 }
 
 /// The names of the files that can be written.
@@ -155,12 +163,12 @@ pub(super) async fn act(
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1));
     };
     let (hierarchy, group, own) = (app.hierarchy.clone(), app.account.group.clone(), app.serve.group.clone());
-    let text = order_text(&order);
+    let Order { text, carry_out } = order;
     let panicked =
         format!("failed to {text}: a callback of the program panicked; its standard error has the message");
     let carry_out = move || {
         let _scope = scope::enter(&group);
-        let result = order.carry_out(&hierarchy, &own);
+        let result = carry_out(&hierarchy, &own);
         log::control(&peer, &text, &result);
         result
     };
@@ -185,19 +193,6 @@ fn check_group(hierarchy: &Hierarchy, path: &str) -> Result<(), Problem> {
         "{file} is a file of group {group}: PUT writes it; a slash at the end of the path means a group"
     );
     Err(Problem::bad("names_a_file", detail).group(&group).file(file))
-}
-
-/// Formats the order for a line of the log.
-fn order_text(order: &Order) -> String {
-    match order {
-        Order::Write { path, file, text } => {
-            format!("write {:?} to {file:?} of group {path:?}", text.trim_end())
-        }
-        Order::Create { path, settings: None, .. } => format!("create group {path:?}"),
-        Order::Create { path, text, .. } => format!("create group {path:?} with {text:?}"),
-        Order::Remove { path, is_recursive: false } => format!("remove group {path:?}"),
-        Order::Remove { path, is_recursive: true } => format!("remove group {path:?} and all groups below"),
-    }
 }
 
 async fn read_body(app: &App, body: Incoming) -> Result<Bytes, Problem> {
@@ -226,25 +221,30 @@ mod tests {
 
     use super::*;
 
-    fn read(change: Change, path: &str, body: &[u8]) -> Result<Order, &'static str> {
-        Order::read(change, &format!("/v1/groups{path}"), None, body).map_err(|problem| problem.code)
+    /// The act that is read, or the code of the problem.
+    fn read(change: Change, path: &str, body: &[u8]) -> Result<String, &'static str> {
+        let read = Order::read(change, &format!("/v1/groups{path}"), None, body);
+        read.map(|order| order.text).map_err(|problem| problem.code)
     }
 
     #[test]
     fn reads_each_order() {
-        let (path, file, text) = ("/t".to_owned(), "memory.max".to_owned(), "64M\n".to_owned());
-        assert_eq!(read(Change::Write, "/t/memory.max", b"64M\n"), Ok(Order::Write { path, file, text }));
+        let act = |text: &str| Ok(text.to_owned());
+        let written = act("write \"64M\" to \"memory.max\" of group \"/t\"");
+        assert_eq!(read(Change::Write, "/t/memory.max", b"64M\n"), written);
         assert_eq!(read(Change::Write, "/", b"1"), Err("no_file_named"));
-        let (path, text) = ("/t".to_owned(), String::new());
-        assert_eq!(read(Change::Create, "/t/", b""), Ok(Order::Create { path, settings: None, text }));
+        assert_eq!(read(Change::Create, "/t/", b""), act("create group \"/t\""));
+        let with = act("create group \"/t\" with \"{\\\"max\\\":1}\"");
+        assert_eq!(read(Change::Create, "/t", b"{\"max\":1}"), with);
         for wrong in ["[]", "null", "{}x", "{\"max\":{}}", "{\"max\":1,\"max\":2}", "\u{0}"] {
             assert_eq!(read(Change::Create, "/t", wrong.as_bytes()), Err("invalid_settings"), "{wrong}");
         }
         let remove = |value: &str| {
-            Order::read(Change::Remove, "/v1/groups/t", Some(value), b"").map_err(|problem| problem.code)
+            let read = Order::read(Change::Remove, "/v1/groups/t", Some(value), b"");
+            read.map(|order| order.text).map_err(|problem| problem.code)
         };
-        let order = |is_recursive| Ok(Order::Remove { path: "/t".to_owned(), is_recursive });
-        assert_eq!([remove("true"), remove("false")], [order(true), order(false)]);
+        assert_eq!(remove("false"), act("remove group \"/t\""));
+        assert_eq!(remove("true"), act("remove group \"/t\" and all groups below"));
         assert_eq!(remove("1"), Err("invalid_query"));
     }
 
@@ -278,7 +278,7 @@ mod tests {
         ) {
             for act in [Change::Write, Change::Create, Change::Remove] {
                 if let Ok(order) = Order::read(act, &format!("/v1/groups/{path}"), None, &body) {
-                    prop_assert!(!order_text(&order).contains('\n'), "one line for the log");
+                    prop_assert!(!order.text.contains('\n'), "one line for the log");
                 }
             }
         }

@@ -22,10 +22,9 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::body::{ChargedBody, unless_deserted};
-use crate::in_group::InGroupExt;
+use crate::in_group::{GroupExt, InGroupExt};
 use crate::request::future::{Handling, RequestFuture};
 use crate::request::{Refusal, RequestGroup, ResponseBody};
-use crate::spawn::GroupExt;
 
 /// A `tower` layer: each request is handled in a group of its own, below the group of its tenant.
 ///
