@@ -196,7 +196,7 @@ fn bytes_that_were_freed_within_the_engine_go_back_outside() {
         let _inside = memgroup_sync::depth::enter();
         drop(blocks.pop().expect("a slot that is overfull"));
     }
-    // It comes to the engine for a block of another group.
+    // It enters the engine for a block of another group.
     drop(within(&other, || vec![1_u8; 100]));
     assert_eq!(held_back(), 0);
 }

@@ -63,7 +63,7 @@ fn without_the_barrier_held_back_bytes_stay_until_their_threads_next_block() {
         return;
     }
     let _watchdog = Watchdog::over("an allocator without a barrier");
-    // No stock: what usage exceeds the exact bytes by is held back.
+    // Without stock, the difference between usage and the exact bytes is held back.
     let hierarchy = Hierarchy::new(Config::new().stock_budget_bytes(0)).unwrap();
     let [tenant, removed, other] =
         ["/tenant", "/removed", "/other"].map(|name| hierarchy.create(name).unwrap());

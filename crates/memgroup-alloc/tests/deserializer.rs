@@ -155,7 +155,7 @@ proptest! {
     }
 }
 
-/// Tells which method of a visitor was called, and with which value.
+/// Reports which method of a visitor was called, and with which value.
 #[derive(Clone, Copy)]
 struct Tells;
 

@@ -1,5 +1,4 @@
-//! Bytes that are held back for the next blocks are in no answer to the question what is in use:
-//! neither a group's nor a snapshot's.
+//! Neither a group nor a snapshot reports bytes as used that are held back for the next blocks.
 #![cfg(not(memgroup_loom))]
 
 use std::sync::mpsc;

@@ -14,7 +14,7 @@ static ALLOCATOR: Allocator = Allocator::system();
 
 const LIMIT: u64 = 1 << 20;
 
-/// So many KiB exceed the limit.
+/// A number of KiB that exceeds the limit.
 const MORE: u64 = LIMIT / 1000;
 
 fn tenant() -> (Hierarchy, Group) {

@@ -1,4 +1,4 @@
-//! The end of a removed group of which other threads hold bytes back.
+//! The end of a removed group for which other threads hold bytes back.
 #![cfg(not(any(miri, memgroup_loom)))]
 
 use std::sync::{Barrier, mpsc};
@@ -52,7 +52,7 @@ impl Worker {
     }
 }
 
-/// A group that was removed while a worker holds bytes of it back, its parent, and the worker.
+/// A group that was removed while a worker holds bytes back for it, its parent, and the worker.
 fn removed_beside_a_worker(hierarchy: &Hierarchy) -> (Group, Worker) {
     let parent = hierarchy.get_or_create("/parent").unwrap();
     let worker = Worker::start();

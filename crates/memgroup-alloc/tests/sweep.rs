@@ -12,7 +12,7 @@ use xtask::sweep::sweep_in_children;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::system();
 
-/// More than a block may have that cannot fail.
+/// The size of a block that may fail. Smaller ones cannot.
 const LARGE: usize = 100 << 10;
 
 /// The blocks of a run that were refused.

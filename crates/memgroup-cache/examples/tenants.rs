@@ -5,9 +5,9 @@
 //! cargo run --release -p memgroup-cache --all-features --example tenants
 //! ```
 //!
-//! Reclaim asks caches by their size, not by their last use. So the busy tenant gives entries up as
-//! well, and makes them again. That is why the common limit hits less often than the first look-ups
-//! of a turn alone would explain.
+//! Reclaim asks caches by their size, not by their last use. So the busy tenant loses entries as
+//! well, and has to make them again. That is why the common limit hits less often than the first
+//! look-ups of a turn alone would explain.
 
 use std::time::{Duration, Instant};
 

@@ -25,7 +25,7 @@ const CAPACITY: u64 = 8 << 20;
 const VALUE_BYTES: usize = 872;
 /// The weight of a value, with the bytes of its entry.
 const WEIGHT: u64 = 1000;
-/// Of these some three quarters fit.
+/// About three quarters of these fit.
 const KEYS: u64 = 11_000;
 const STEPS: u64 = 50_000;
 const TURNS: usize = 15;
@@ -98,8 +98,8 @@ macro_rules! charged {
     }};
 }
 
-/// Nanoseconds that this thread has run, so that other programs count less; those that have passed,
-/// where the system does not tell.
+/// Nanoseconds that this thread has run, so that other programs count less; or that have passed, if
+/// the system doesn't report that.
 fn nanos_of_thread(begin: Instant) -> f64 {
     let run = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let run = run.and_then(|text| text.split(' ').next()?.parse().ok());

@@ -18,8 +18,8 @@
 //! reader of any such cache keeps all of them. So the table has a **holder** of each value. The
 //! listener of evictions takes the value out of it, and only the holder is dropped late.
 //!
-//! - I1. An entry has its charge, and is dropped outside the cache's locks (I4), soon
-//!   after the listener was called for it.
+//! - I1. An entry has its charge, and is dropped outside the cache's locks (I4), soon after the
+//!   listener was called for it.
 //! - I2. No charge is made while a lock of the cache is held. Of the user's code only a key's
 //!   `Hash`, `Eq` and `Drop` run there. A thread that is in a call of any such cache does not scan.
 //!   So a scan may wait for the maintenance of another thread, and that thread waits for none.

@@ -37,7 +37,7 @@ fn holds_as_much_after_thousands_of_calls() {
         assert_eq!(ask(&hierarchy, &group, 1), BYTES);
         fill(&cache, 10_000 + 10 * key..10_010 + 10 * key);
     }
-    // So many that some come to the shard that was evicted from last.
+    // Enough for some to go to the shard that evicted last.
     fill(&cache, 100_000..101_000);
     assert_eq!(cache.bytes(), before);
     assert_charged(&group, &cache);

@@ -1,4 +1,4 @@
-//! A library that charges nothing takes more and more memory. The watcher has a cache give memory
+//! A library that charges nothing takes more and more memory. The watcher makes a cache give memory
 //! back, so the process stays below its limit.
 //!
 //! `cargo run --release -p memgroup-process --example uncharged`

@@ -24,7 +24,7 @@ fn main() {
         println!("{resident} {charged} {served} {refused}");
         return;
     }
-    // If only the long tests are wanted, this is none.
+    // With `--ignored` only the long tests run, and this is not one of them.
     let is_wanted = std::env::args().all(|argument| argument != "--ignored");
     if is_wanted && cfg!(all(target_os = "linux", target_env = "gnu")) {
         resident_memory_stays_below_the_containers_limit();

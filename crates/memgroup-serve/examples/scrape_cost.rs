@@ -1,12 +1,12 @@
 //! The cost of a scrape, for the server and for the tenants: `cargo run --release -p memgroup-serve
 //! --example scrape_cost -- 10000`.
 //!
-//! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with so many
-//!    groups. A statistic of each group changed since the answer before.
+//! 1. CPU time of the server's thread for one answer to `/metrics` and to `/v1/tree`, with the
+//!    given number of groups. A statistic of each group changed since the answer before.
 //! 2. How long calls of another thread take that need the lock of the tree, or the turn to flush
 //!    statistics: without requests, and with ten requests a second for each path. A thousand tasks
-//!    wait meanwhile. Time within a call in which the system had no CPU for the thread is taken
-//!    off. Where the system stops the server with a lock held, the wait counts.
+//!    wait at the same time. Time within a call in which the system had no CPU for the thread is
+//!    taken off. Where the system stops the server with a lock held, the wait counts.
 //! 3. CPU time of a charge and its uncharge on another thread: without a server, with one, and with
 //!    a scrape every second.
 

@@ -1,8 +1,8 @@
 //! Server: the thread with its runtime, from the start to the stop.
 //!
-//! - I1. Everything that the server runs is polled in its group (`InGroupExt`), so that
-//!   allocations and time are charged there. Between two polls the thread is in no group: a thread
-//!   in a group counts as working, and would hide `full` pressure.
+//! - I1. Everything that the server runs is polled in its group (`InGroupExt`), so that allocations
+//!   and time are charged there. Between two polls the thread is in no group: a thread in a group
+//!   counts as working, and would hide `full` pressure.
 //!
 //! The promises of the server, and the code that keeps each one:
 //!

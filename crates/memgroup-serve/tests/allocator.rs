@@ -1,5 +1,5 @@
-//! A server in a program with a global allocator that charges groups: no byte is counted twice,
-//! none stays.
+//! A server in a program with a global allocator that charges groups: no byte is counted twice, and
+//! none is left.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;

@@ -112,7 +112,7 @@ fn starts_that_fail(folder: &Path, allow: impl Fn(u64)) -> BTreeSet<String> {
         assert_eq!(names(folder), [""; 0].map(PathBuf::from), "{text}");
         assert!(hierarchy.lookup("/memgroup-serve").is_err(), "{text}");
         assert_eq!((hierarchy.root().usage_exact(), hierarchy.dying()), (0, vec![]), "{text}");
-        // A thread that was joined is listed for an instant more.
+        // The system lists a joined thread for a moment longer.
         while held().map(Result::unwrap) != before {
             std::thread::yield_now();
         }

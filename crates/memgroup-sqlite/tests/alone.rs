@@ -17,7 +17,7 @@ const RACES: u32 = 100;
 
 fn main() {
     if std::env::args().any(|argument| argument == "--ignored") {
-        // Only the long tests are wanted, and this is none.
+        // Only the long tests were asked for, and this is not one of them.
         return;
     }
     let Ok(case) = std::env::var(CASE) else {

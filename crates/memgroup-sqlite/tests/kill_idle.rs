@@ -17,7 +17,7 @@ fn hierarchy() -> &'static Hierarchy {
     HIERARCHY.get_or_init(|| {
         let hierarchy = Hierarchy::new(Config::new().reclaim(false)).expect("a configuration");
         // SAFETY: each test that uses SQLite calls this function first, and the lock of `HIERARCHY`
-        // has others wait.
+        // makes others wait.
         unsafe { install_unchecked(&hierarchy, None) }.expect("nothing used SQLite before");
         hierarchy
     })

@@ -1,10 +1,10 @@
 //! Each charge of a connection's life is refused in turn: while it is opened, writes, sorts, copies
 //! its database, and is closed.
 //!
-//! A statement either reports out of memory or has the right result: SQLite goes without some of
-//! what it asks for. Whatever was refused, the next statement works, the database is whole, and no
-//! byte is lost. Each refusal has a process of its own, because SQLite's state is the process's,
-//! and a crash would hide the others.
+//! A statement either reports out of memory or has the right result: SQLite continues without some
+//! of the blocks that it asks for. Whatever was refused, the next statement works, the database is
+//! whole, and no byte is lost. Each refusal has a process of its own, because SQLite's state is the
+//! process's, and a crash would hide the others.
 
 mod support;
 

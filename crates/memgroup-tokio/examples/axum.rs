@@ -47,7 +47,7 @@ async fn run_away(Extension(request): Extension<RequestGroup>) -> String {
     }
 }
 
-/// Tells how long the body was. The layer has charged it.
+/// Answers with the length of the body, which the layer has charged.
 async fn upload(Extension(request): Extension<RequestGroup>, body: Bytes) -> String {
     format!("{} bytes; the request has {}\n", body.len(), request.group().usage_exact())
 }
@@ -142,7 +142,7 @@ mod tests {
         assert!(text.contains("retry-after: 1\r\n"), "{text}");
         drop((held, more));
 
-        // The connections end on their own time.
+        // The connections end by themselves.
         while hierarchy.root().usage_exact() > 0 || !alice.children().is_empty() {
             yield_now().await;
         }

@@ -1,5 +1,5 @@
-//! In group: a future or body that has a group in force while it is polled and dropped, and tasks and
-//! closures that have it while they run.
+//! In group: a future or body that has a group in force while it is polled and dropped, and tasks
+//! and closures that have it while they run.
 //!
 //! - I1. The guard of the scope is on the stack of one poll, so it is dropped on the thread that
 //!   made it, even if the poll unwinds.

@@ -52,7 +52,7 @@ pub(crate) fn ask(hierarchy: &Hierarchy, group: &Group, bytes: u64) -> u64 {
     before - group.usage_exact()
 }
 
-/// The group is charged for the cache's entries, and nothing else.
+/// Checks that the group is charged for the cache's entries, and for nothing else.
 #[track_caller]
 pub(crate) fn assert_charged(group: &Group, cache: &Bytes) {
     assert_eq!(group.usage_exact(), cache.bytes());

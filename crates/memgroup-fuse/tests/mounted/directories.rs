@@ -218,7 +218,7 @@ fn bounds_the_open_files_and_lists_of_a_user() {
     assert_eq!(sh_as(USER, m.folder.path(), "cat a/memory.current"), "0\n", "another user has places");
     held.pop();
     while number(open()).map(drop) == Err(Errno::NFILE) {
-        // The kernel tells a close late.
+        // The kernel reports a close late.
         std::thread::yield_now();
     }
     drop(held);

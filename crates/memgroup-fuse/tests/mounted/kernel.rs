@@ -118,7 +118,7 @@ fn results(top: &Path, files: &[&str]) -> Vec<(String, String)> {
             (found.permissions().mode(), found.len(), found.nlink(), found.blocks(), found.blksize());
         add(format!("stat {name}"), format!("{attributes:?}"));
         if !["cgroup.controllers", "cgroup.subtree_control", "cgroup.stat", "memory.stat"].contains(&name) {
-            // The names of controllers, and some keys, are of another world.
+            // The names of controllers, and some keys, exist in the kernel only.
             add(format!("read {name}"), shown(fs::read_to_string(&path)));
         }
         let mut file = writing(&path);

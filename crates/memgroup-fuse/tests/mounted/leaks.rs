@@ -57,8 +57,8 @@ fn watchdog() -> Watchdog {
     Watchdog::new(|| ROUNDS.load(Relaxed), || format!("{:?} descriptors and threads", held()))
 }
 
-/// Waits until the process holds as much as before: a thread that was joined is listed for an
-/// instant more.
+/// Waits until the process holds as much as before: the system lists a joined thread for a moment
+/// longer.
 fn wait_until_held(before: (usize, usize)) {
     while held() != before {
         thread::yield_now();

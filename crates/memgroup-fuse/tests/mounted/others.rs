@@ -18,7 +18,7 @@ use xtask::Watchdog;
 use super::rights::{USER, sh_as};
 use super::{mounted, mounted_with, number};
 
-/// A cache that frees nothing before it is let.
+/// A cache that frees nothing until it is allowed to.
 #[derive(Clone, Default)]
 struct Slow(Arc<(Mutex<State>, Condvar)>);
 

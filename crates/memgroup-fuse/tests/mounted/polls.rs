@@ -11,7 +11,7 @@ use xtask::Watchdog;
 
 use super::{mounted, number};
 
-/// Events of a file that is as it was read.
+/// The events of a file that has not changed since it was read.
 const READY: PollFlags =
     PollFlags::IN.union(PollFlags::OUT).union(PollFlags::RDNORM).union(PollFlags::WRNORM);
 const CHANGED: PollFlags = READY.union(PollFlags::PRI).union(PollFlags::ERR);
@@ -128,7 +128,7 @@ fn wakes_a_poll_when_the_group_is_removed() {
             }
         });
         assert_eq!((poll_now(&events), poll_now(&pressure)), (CHANGED, CHANGED));
-        // The trigger and the peak let go of the group.
+        // The trigger and the peak release the group.
         drop(group);
         while m.hierarchy.snapshot().groups.len() > 1 {
             thread::yield_now();

@@ -7,7 +7,7 @@
 //! refused at its limit.
 //!
 //! Rounds with all kinds of rude clients (`rude.rs`) and without any take turns. The clients are in
-//! another process. They name the server as it wants, and have the token for reading.
+//! another process. They send a `Host` that the server allows, and the token for reading.
 //!
 //! | option | default | sets |
 //! |---|---|---|
@@ -49,7 +49,7 @@ static ALLOCATOR: Allocator = Allocator::system();
 const ROUND: Duration = Duration::from_secs(3);
 /// Time at the beginning of a round that does not count.
 const WARM: Duration = Duration::from_secs(1);
-/// The server is at rest when it takes less than 6 % of this time. Its own looks at a large tree
+/// The server is at rest when it takes less than 6 % of this time. Its own checks of a large tree
 /// take up to 5 %.
 const LOOK: Duration = Duration::from_millis(500);
 const EACH: Duration = Duration::from_millis(2);

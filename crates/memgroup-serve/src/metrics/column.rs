@@ -207,8 +207,8 @@ fn families() -> Vec<Column> {
 const IN_BYTES: [&str; 8] =
     ["file", "schema", "statements", "sort", "hash", "stock_drained", "reclaimed", "gained"];
 
-/// Returns the columns of the statistics of all subsystems. If two names become the same, the second
-/// one gets a number at its end.
+/// Returns the columns of the statistics of all subsystems. If two names become the same, the
+/// second one gets a number at its end.
 fn statistics(group: &GroupSnapshot) -> Vec<Column> {
     let mut names = HashSet::new();
     let mut all = Vec::new();

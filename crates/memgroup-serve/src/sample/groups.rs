@@ -4,8 +4,8 @@
 //!   that is made and removed between two checks is not reported.
 //! - I2. One check reports at most [`SINGLY`] events of a kind, and then one event with the sums of
 //!   the others.
-//! - I3. A group and its path are charged before they are allocated. Groups beyond the server's limit
-//!   are counted, and not reported.
+//! - I3. A group and its path are charged before they are allocated. Groups beyond the server's
+//!   limit are counted, and not reported.
 
 use std::collections::BTreeMap;
 

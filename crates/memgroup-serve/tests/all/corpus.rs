@@ -1,4 +1,4 @@
-//! Requests from `corpus/requests` and made of them.
+//! Requests from `corpus/requests`, and others made from them.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,7 @@ fn state(fixture: &Fixture) -> State {
     state
 }
 
-/// Makes the tree as it was.
+/// Restores the tree.
 fn restore(fixture: &Fixture, wanted: &State) {
     for path in state(fixture).keys().filter(|path| !wanted.contains_key(*path)) {
         // It may be gone with its parent.
@@ -136,7 +136,7 @@ fn bytes_without_a_right_change_nothing_and_learn_nothing() {
     corpus::run("requests", 2000, |input| {
         let mut request = Vec::new();
         let mut rest = input;
-        // The name of this server, so that most requests come as far as the check of rights.
+        // The name of this server, so that most requests get as far as the check of rights.
         while let Some(at) = rest.windows(9).position(|window| window == b"localhost") {
             request.extend_from_slice(&rest[..at]);
             request.extend(address.to_string().bytes());

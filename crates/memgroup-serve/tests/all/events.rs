@@ -49,7 +49,7 @@ impl Events {
     fn next(&mut self) -> Event {
         let block = loop {
             let block = self.block();
-            // A comment says that the server lives.
+            // A comment shows that the server is alive.
             if block != ":" {
                 break block;
             }
@@ -87,17 +87,17 @@ impl Events {
     }
 }
 
-/// Events that are kept, more than one look tells.
+/// The number of events that are kept, which is more than one check reports.
 const KEPT: usize = 400;
 
-/// Groups that are made at a time, of which one look does not tell all singly.
+/// The number of groups that are made at once, which is more than one check reports one by one.
 const MANY: u64 = 250;
 
-/// Makes and removes many groups, and waits until all of it was told. Returns the number of the
+/// Makes and removes many groups, and waits until all of it was reported. Returns the number of the
 /// last event.
 fn make_and_remove(parent: &Group, events: &mut Events) -> u64 {
     let groups: Vec<_> = (0..MANY).map(|one| parent.create(&format!("{one}")).unwrap()).collect();
-    // A limit that is met has the server look at once.
+    // A limit that is met makes the server check the tree at once.
     groups[0].set_max(0).unwrap();
     groups[0].try_charge(1).unwrap_err();
     events.sum("group_made", "made");

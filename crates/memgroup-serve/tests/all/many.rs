@@ -48,7 +48,7 @@ fn each_route_answers_beside_as_many_groups_as_there_may_be() {
         number += 1;
     }
     tenant.child("request-0").unwrap().remove().unwrap();
-    // Its part of a CPU is not what is tested here.
+    // This test is not about its share of a CPU.
     let folder = tempfile::tempdir().unwrap();
     let serve = Serve::unix(socket(&folder)).control(Control::Unix).cpu_percent(100);
     let server = memgroup_serve::start(&hierarchy, serve).unwrap();

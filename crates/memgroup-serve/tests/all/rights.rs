@@ -11,7 +11,7 @@ struct Kind {
     name: &'static str,
     client: fn(&Fixture) -> Client,
     right: Right,
-    /// The code of its refusal where it lacks the right.
+    /// The code of the refusal when it lacks the right.
     code: &'static str,
     /// Whether it is refused even if no right is needed.
     is_foreign: bool,

@@ -42,8 +42,8 @@ fn others_go_on(fixture: &Fixture) {
     assert_eq!(fixture.unix().token(CONTROL).send("DELETE", "/v1/groups/x", b"").status, 204);
 }
 
-/// Everything that clients took is given back when they are gone: the server charges as much as one
-/// that never had a client, and nothing when it is stopped.
+/// Checks that everything that clients took is returned when they are gone: the server then charges
+/// as much as one that never had a client, and nothing once it is stopped.
 fn all_is_given_back(fixture: Fixture) {
     let _watched = Watchdog::over("connections that are gone");
     while fixture.unix().get("/v1/about").json()["connections"] != 1 {
@@ -52,7 +52,7 @@ fn all_is_given_back(fixture: Fixture) {
     let fresh = settings(Serve::unix(fixture.folder.path().join("fresh"))).group("/fresh");
     let fresh = memgroup_serve::start(&fixture.hierarchy, fresh).unwrap();
     let usage = |path: &str| fixture.hierarchy.lookup(path).unwrap().usage_exact();
-    // Each has the other one in its table after its next look.
+    // Each server knows the group of the other after its next check.
     while usage("/memgroup-serve") != usage("/fresh") {
         std::thread::yield_now();
     }

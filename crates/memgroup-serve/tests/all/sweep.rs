@@ -82,7 +82,7 @@ fn sweep_requests() {
             }
             Err(error) => panic!("{error}"),
         };
-        // The looks of the server at the tree charge, too, and are made again later.
+        // The server's checks of the tree make charges as well. They are repeated later.
         let charges = injection.drawn();
         assert!(refused <= injection.failed(), "{refused} of {}", injection.failed());
         assert_eq!(injection.failed() > 0, run.refuses_any_of(charges));

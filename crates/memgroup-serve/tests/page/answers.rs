@@ -9,8 +9,8 @@ use crate::browser::{Browser, key};
 use crate::client::{Client, read_reply};
 use crate::fixture::{CONTROL, READ, Shown, hierarchy, serve, token};
 
-/// Has `answer` make the answers to the page's requests, from the path, the options, and the
-/// function that really asks.
+/// Makes `answer` answer the page's requests. It gets the path, the options, and the function that
+/// sends the real request.
 pub(crate) fn answer_with(browser: &Browser, answer: &str) {
     browser
         .get(&format!("(real => window.fetch = (path, options) => ({answer})(path, options, real))(fetch)"));

@@ -32,7 +32,7 @@ fn a_killed_browser_leaves_no_connection() {
     let processes = below(shown.browser.driver.id());
     assert!(processes.iter().any(|process| process.command.contains("--type=renderer")));
     let ids: Vec<String> = processes.iter().map(|process| process.id.to_string()).collect();
-    // A process may be gone before its turn, if its parent is killed first.
+    // A process may be gone already, if its parent was killed first.
     let _killed = Command::new("kill").arg("-KILL").args(&ids).output().unwrap();
     until(|| connections() == 1 && group.usage() == charged);
     assert_eq!(hierarchy.groups().len(), 3);

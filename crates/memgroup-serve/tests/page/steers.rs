@@ -47,7 +47,7 @@ fn a_limit_arrives_in_the_engine() {
     browser.press("32M");
     browser.click("button[aria-label='Set memory.max']");
     until(|| tenant.max() == Some(32 << 20));
-    // A change from elsewhere comes to the field, unless a text is being typed there.
+    // A change from elsewhere shows up in the field, unless a text is being typed there.
     tenant.set_max(16 << 20).unwrap();
     browser.until("document.querySelector('#set-max').value === '16M'");
     browser.get("(field => (field.focus(), field.select()))(document.querySelector('#set-max'))");

@@ -14,8 +14,8 @@
 //! - I2. The number of buckets is a power of two; or there is no bucket and no page.
 //! - I3. The holder of the cache's lock uses the table. Its methods neither allocate nor free:
 //!   buckets are allocated before the lock is taken, and freed after it is released.
-//! - I4. [`Buckets::at`] is the start of a block from [`alloc::allocate`], which is charged like all
-//!   memory of SQLite, with `len` initialised buckets; or `len` is 0.
+//! - I4. [`Buckets::at`] is the start of a block from [`alloc::allocate`], which is charged like
+//!   all memory of SQLite, with `len` initialised buckets; or `len` is 0.
 
 #![allow(unsafe_code)]
 

@@ -21,7 +21,7 @@ fn hierarchy() -> &'static Hierarchy {
     HIERARCHY.get_or_init(|| {
         let hierarchy = Hierarchy::new(Config::new().reclaim(false)).expect("a configuration");
         // SAFETY: each test of this process that uses SQLite calls this function first, and the
-        // lock of `HIERARCHY` has others wait.
+        // lock of `HIERARCHY` makes others wait.
         unsafe { install_unchecked(&hierarchy, None) }.expect("SQLite is not used yet");
         hierarchy
     })

@@ -1,4 +1,5 @@
-//! The bytes of SQLite that are charged to a tenant, and that each of them is credited to it.
+//! Tests which bytes of SQLite are charged to a tenant, and that each of them is credited to it
+//! again.
 
 #![allow(unsafe_code)]
 

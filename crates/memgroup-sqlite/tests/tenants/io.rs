@@ -1,5 +1,5 @@
-//! The group that reads, writes and syncs of files count for; and that the VFS changes nothing
-//! else.
+//! Tests which group the reads, writes and syncs of files are counted for, and that the VFS changes
+//! nothing else.
 
 #![allow(unsafe_code)]
 

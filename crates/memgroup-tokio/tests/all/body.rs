@@ -1,4 +1,4 @@
-//! Bodies that are charged while they last.
+//! Bodies that are charged for as long as they exist.
 
 use std::convert::Infallible;
 use std::pin::Pin;

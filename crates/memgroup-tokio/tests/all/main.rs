@@ -22,7 +22,7 @@ fn fixture() -> (Hierarchy, Group) {
     (hierarchy, group)
 }
 
-/// All bytes are uncharged, in the group and in the root.
+/// Checks that all bytes are uncharged, in the group and in the root.
 fn assert_empty(hierarchy: &Hierarchy, group: &Group) {
     assert_eq!((group.usage_exact(), hierarchy.root().usage_exact()), (0, 0));
 }

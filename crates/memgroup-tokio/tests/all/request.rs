@@ -1,4 +1,4 @@
-//! The layer: a group for each request, and the answers where a limit says no.
+//! The layer: a group for each request, and the answers when a limit refuses.
 
 use std::convert::Infallible;
 use std::future::{Ready, pending, ready};
@@ -79,7 +79,7 @@ impl Fixture {
         Fixture { hierarchy, alice, bob, layer: RequestGroups::new(tenant) }
     }
 
-    /// No request is left, nor any byte.
+    /// Checks that no request and no byte is left.
     fn assert_ended(&self) {
         assert_empty(&self.hierarchy, &self.alice);
         assert!(self.alice.children().is_empty() && self.bob.children().is_empty());

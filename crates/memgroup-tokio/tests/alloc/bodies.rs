@@ -37,8 +37,8 @@ async fn each_byte_of_a_body_counts_once() {
     let (length, usage) = std::str::from_utf8(&text).unwrap().split_once(' ').unwrap();
     let (length, usage): (u64, u64) = (length.parse().unwrap(), usage.parse().unwrap());
     assert_eq!(length, 10 * MIB);
-    // Twice the body is alive at a time: the frames and the buffer, and then the buffer and its
-    // copy. What slots hold back, and the owners and the list of frames.
+    // Two copies of the body are alive at a time: the frames and the buffer, and then the buffer
+    // and its copy. The rest is what slots hold back, the owners, and the list of frames.
     let small = (64 << 10) + FRAMES as u64 * 512;
     assert!((length..length + small).contains(&usage), "one copy is left, and {usage} bytes are charged");
     let (live, peak) = (2 * length, alice.peak());

@@ -28,8 +28,8 @@ fn a_requests_group_does_not_wait_for_the_thread_that_tokio_started_for_it() {
         let response = service.call(request).await.unwrap();
         assert_eq!(response.status(), 200);
         drop(response);
-        // The one thread is done with the closures before when it comes to this one, and waits in
-        // the pool after it.
+        // The only thread has finished the earlier closures when it gets to this one. Afterwards it
+        // waits in the pool.
         tokio::task::spawn_blocking(|| ()).await.unwrap();
         assert!(hierarchy.dying().is_empty(), "{:?}", hierarchy.dying());
         assert_eq!(hierarchy.root().usage_exact(), 0);
