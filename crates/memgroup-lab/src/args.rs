@@ -98,7 +98,8 @@ pub enum Experiment {
     Limits,
     /// Servers: a global allocator that charges, tasks in groups, and charges that wait as futures
     Alloc,
-    /// All of the others, on a quiet machine: writes docs/figures.json and docs/figures.md
+    /// All of the others, on a quiet machine: writes docs/figures.json, docs/figures.md and their
+    /// charts
     Figures,
 }
 

@@ -62,7 +62,7 @@ fn lists_the_experiments_and_refuses_wrong_arguments() {
 }
 
 #[test]
-fn writes_figures_and_their_page_under_target_in_a_short_run() {
+fn writes_figures_page_and_charts_under_target_in_a_short_run() {
     let output = Command::new(PROGRAM).args(["figures", "--tiny"]).output().expect("the program starts");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
@@ -77,7 +77,10 @@ fn writes_figures_and_their_page_under_target_in_a_short_run() {
     let (_, slow) = page.split_once("## Where it is slow").unwrap();
     let (slow, _) = slow.split_once("\n## ").unwrap();
     assert_eq!(slow.matches("\n| ").count(), missed.len() + 1, "each missed goal is on the page:\n{slow}");
-    assert!(page.contains("\u{2588}"), "no bars");
+    for chart in ["charge.svg", "drain.svg"] {
+        assert!(read(&format!("figures/{chart}")).starts_with("<svg"), "{chart}");
+        assert!(page.contains(&format!("](figures/{chart})")), "{chart}");
+    }
     for seed in ["seed 000", "seed 001", "seed 002", "seed 003", "seed 004"] {
         assert!(page.contains(&format!("**{seed}")), "no table of {seed}");
     }

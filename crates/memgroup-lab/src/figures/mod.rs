@@ -1,7 +1,8 @@
-//! Runs every experiment and writes the figures and the page that the documentation quotes.
+//! Runs every experiment and writes the figures, the page and the charts that the documentation
+//! quotes.
 //!
 //! ```text
-//!   quiet? ─▶ a process for each experiment ─▶ its JSON ─▶ figures.json, figures.md
+//!   quiet? ─▶ a process for each experiment ─▶ its JSON ─▶ figures.json, figures.md, figures/*.svg
 //! ```
 //!
 //! - I1. What comes from a machine that isn't quiet is called noisy, and stays under
@@ -9,6 +10,7 @@
 //! - I2. Each figure has an id that is used once. It follows from the names in the experiment, so
 //!   it lasts as long as they do.
 
+mod chart;
 mod page;
 mod quiet;
 
@@ -24,15 +26,16 @@ use serde_json::Value;
 use crate::args::{Args, Experiment, word};
 use crate::harness::prelude::*;
 
-/// The experiments in the order of the page, each with its title.
-const EXPERIMENTS: [(Experiment, &str); 7] = [
-    (Experiment::Charge, "Charges: the stock (seed 004)"),
-    (Experiment::Drain, "Draining the stocks of all CPUs (seed 000)"),
-    (Experiment::Percpu, "Per-CPU memory that goes back (seed 001)"),
-    (Experiment::Rstat, "Statistics (seed 002)"),
-    (Experiment::Shrink, "Reclaim from caches (seed 003)"),
-    (Experiment::Limits, "Away from the best case"),
-    (Experiment::Alloc, "Servers"),
+/// The experiments in the order of the page, each with its title, and about how many minutes it
+/// takes on two CPUs.
+const EXPERIMENTS: [(Experiment, &str, u32); 7] = [
+    (Experiment::Charge, "Charges: the stock (seed 004)", 1),
+    (Experiment::Drain, "Draining the stocks of all CPUs (seed 000)", 2),
+    (Experiment::Percpu, "Per-CPU memory that goes back (seed 001)", 5),
+    (Experiment::Rstat, "Statistics (seed 002)", 3),
+    (Experiment::Shrink, "Reclaim from caches (seed 003)", 5),
+    (Experiment::Limits, "Away from the best case", 4),
+    (Experiment::Alloc, "Servers", 10),
 ];
 
 /// All figures of one run.
@@ -85,9 +88,10 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let mut noisy =
         if short { Some("it was a short run".to_owned()) } else { quiet::wait(out, args.accept_noise)? };
     let (stolen, mut parts) = (quiet::Stolen::now(), Vec::new());
-    for (number, (experiment, title)) in EXPERIMENTS.into_iter().enumerate() {
-        let name = word(experiment);
-        say(out, &format!("[{}/{}] {name}", number + 1, EXPERIMENTS.len()))?;
+    for (number, (experiment, title, _)) in EXPERIMENTS.into_iter().enumerate() {
+        let (name, minutes) = (word(experiment), EXPERIMENTS[number..].iter().map(|it| it.2).sum::<u32>());
+        let left = if short { String::new() } else { format!(", about {minutes} min left") };
+        say(out, &format!("[{}/{}] {name}{left}", number + 1, EXPERIMENTS.len()))?;
         parts.push(part(args, &program, &scratch, name, title)?);
     }
     if let Some(why) = stolen.since().filter(|_| noisy.is_none()) {
@@ -102,7 +106,16 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let all = Figures { commit: commit(root), machine, noisy, figures: with_unique_ids(figures) };
     let is_published = all.noisy.is_none() || (args.accept_noise && !short);
     let docs = if is_published { root.join("docs") } else { scratch };
-    for (name, text) in [("figures.json", json_text(&all)), ("figures.md", page::markdown(&all, &parts))] {
+    let charts = chart::charts(&all);
+    let with_charts: Vec<&str> = charts.iter().map(|(name, _)| *name).collect();
+    let mut files = vec![
+        ("figures.json".to_owned(), json_text(&all)),
+        ("figures.md".to_owned(), page::markdown(&all, &parts, &with_charts)),
+    ];
+    files.extend(charts.into_iter().map(|(name, svg)| (format!("figures/{name}.svg"), svg)));
+    let folder = docs.join("figures");
+    fs::create_dir_all(&folder).map_err(Error::system(format!("make {}", folder.display())))?;
+    for (name, text) in files {
         let path = docs.join(name);
         fs::write(&path, text).map_err(Error::system(format!("write {}", path.display())))?;
     }

@@ -33,16 +33,8 @@ const COSTS: [(&str, &str); 14] = [
     ),
 ];
 
-/// Bars: their title, and the begin and the end of their figures' ids.
-const BARS: [(&str, [&str; 2]); 4] = [
-    ("A charge of 4 KiB and its uncharge, three levels", ["charge.pair.", ""]),
-    ("One drain of 128 stocks of a group", ["drain.whole-drain.", ".slots-128"]),
-    ("A fresh read beside other statistics that change", ["rstat.read.", ""]),
-    ("Away from the best case, over the control", ["limits.a", "-over-"]),
-];
-
-/// The page of all figures.
-pub(super) fn markdown(all: &Figures, parts: &[Part]) -> String {
+/// The page of all figures, with the charts of these experiments.
+pub(super) fn markdown(all: &Figures, parts: &[Part], charts: &[&str]) -> String {
     let mut text = format!(
         "# Figures\n\nThis page is written by `cargo run --release -p memgroup-lab -- figures`; don't edit it. \
          [How a figure is made](../crates/memgroup-lab/README.md#how-a-figure-is-made).\n\n{}. Commit {}.\n",
@@ -57,9 +49,10 @@ pub(super) fn markdown(all: &Figures, parts: &[Part]) -> String {
     text += &format!("\n## Where it is slow\n{}", table_markdown(&missed(all)));
     for Part { title, name, tables, .. } in parts {
         text += &format!("\n## {title}\n\n`cargo run --release -p memgroup-lab -- {name}`\n");
-        let bars = BARS.iter().filter(|(_, [begin, _])| begin.starts_with(name));
-        let bars = bars.filter_map(|bars| table_of_bars(all, bars));
-        text.extend(bars.chain(tables.iter().cloned()).map(|table| table_markdown(&table)));
+        if charts.contains(&&**name) {
+            text += &format!("\n![{title}](figures/{name}.svg)\n");
+        }
+        text.extend(tables.iter().map(table_markdown));
     }
     text
 }
@@ -91,24 +84,6 @@ fn missed(all: &Figures) -> Table {
     table
 }
 
-/// A bar for each figure of a kind, on a scale of tens, because the longest are a hundred times as
-/// long as the shortest; none where nothing was measured.
-fn table_of_bars(all: &Figures, (title, [begin, end]): &(&str, [&str; 2])) -> Option<Table> {
-    const TEN_TIMES: f64 = 8.0;
-    let of_kind = |figure: &&Figure| {
-        let has_id = figure.id.starts_with(begin) && figure.id.contains(end);
-        has_id && figure.value.is_some_and(|value| value > 0.0)
-    };
-    let figures = || all.figures.iter().filter(of_kind);
-    let least = figures().filter_map(|figure| figure.value).reduce(f64::min)?;
-    let mut table = Table::new(*title, ["", "figure", "each 8 blocks are ten times the ones before"]);
-    for figure in figures() {
-        let blocks = (figure.value.unwrap_or(least) / least).log10() * TEN_TIMES;
-        table.row(&figure.what, [figure.text.clone(), "\u{2588}".repeat(1 + blocks as usize)]);
-    }
-    Some(table)
-}
-
 fn table_markdown(table: &Table) -> String {
     let row = |cells: &[String]| {
         let cells: Vec<_> = cells.iter().map(|text| text.replace('|', "\\|")).collect();
@@ -122,7 +97,7 @@ fn table_markdown(table: &Table) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn figure(id: &str, what: &str, value: f64) -> Figure {
@@ -130,7 +105,7 @@ mod tests {
         Figure { id: id.into(), what: what.into(), value: Some(value), text, unit, ..Figure::default() }
     }
 
-    fn all() -> Figures {
+    pub(in super::super) fn all() -> Figures {
         let missed = Figure {
             goal: Some("<= 6 ns".into()),
             met: Some(false),
@@ -157,22 +132,14 @@ mod tests {
             report: serde_json::Value::Null,
             tables: vec![table],
         };
-        let page = markdown(&all(), &[part]);
+        let page = markdown(&all(), &[part], &["charge"]);
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text:?} in:\n{page}"));
         assert!(
             at("**The machine wasn't quiet: a test") < at("## What does it cost me?")
                 && at("7.5 ns") < at("## Where it is slow")
         );
         assert!(at("| a pair | 7.5 ns | <= 6 ns | `memgroup-lab charge` |") < at("## Charges"));
+        assert!(at("![Charges](figures/charge.svg)") < at("**seed 004**"));
         assert!(at("**seed 004**") < at("| a \\| b | 1 |"));
-    }
-
-    #[test]
-    fn draws_a_bar_for_each_figure_eight_blocks_longer_for_ten_times_as_much() {
-        let table = table_of_bars(&all(), &BARS[0]).unwrap();
-        let blocks: Vec<_> = table.rows[1..].iter().map(|row| row[2].chars().count()).collect();
-        assert_eq!(blocks, [1, 17], "{table:?}");
-        assert_eq!(table.rows[2][..2], ["pair, no stock (control), 1-thread", "750 ns"]);
-        assert!(table_of_bars(&all(), &BARS[1]).is_none());
     }
 }
