@@ -76,10 +76,6 @@ impl Files {
         known.extend(new);
     }
 
-    fn known(&self) -> Vec<Arc<File>> {
-        self.known.read().clone()
-    }
-
     /// Returns the file with this number, which is 1 or more.
     pub(crate) fn get(&self, number: u8) -> Option<Arc<File>> {
         let known = self.known.read();
@@ -103,7 +99,8 @@ impl Files {
     /// Returns all files with their numbers.
     pub(crate) fn list(&self) -> impl Iterator<Item = (u8, Arc<File>)> {
         self.refresh();
-        (1..=u8::MAX).zip(self.known())
+        let known = self.known.read().clone();
+        (1..=u8::MAX).zip(known)
     }
 }
 

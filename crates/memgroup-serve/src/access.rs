@@ -42,18 +42,14 @@ impl fmt::Display for Peer {
 /// The rules of a server.
 #[derive(Debug)]
 pub(crate) struct Access {
-    token: Option<Token>,
-    control_token: Option<Token>,
-    control_unix: bool,
-    hosts: Vec<String>,
+    serve: Serve,
     /// The address of the TCP listener.
     tcp: Option<SocketAddr>,
 }
 
 impl Access {
     pub(crate) fn new(serve: &Serve, tcp: Option<SocketAddr>) -> Access {
-        let Serve { token, control_token, control_unix, hosts, .. } = serve.clone();
-        Access { token, control_token, control_unix, hosts, tcp }
+        Access { serve: serve.clone(), tcp }
     }
 
     /// Returns the right of a request, if it is at least the `needed` one.
@@ -95,7 +91,7 @@ impl Access {
     }
 
     fn is_allowed_host(&self, host: &str, peer: Peer) -> bool {
-        if self.hosts.iter().any(|allowed| allowed == host) {
+        if self.serve.hosts.iter().any(|allowed| allowed == host) {
             return true;
         }
         let Ok(authority) = host.parse::<Authority>() else { return false };
@@ -126,7 +122,7 @@ impl Access {
             (Peer::Tcp(_), Some(own)) => vec![format!("localhost:{}", own.port()), own.to_string()],
             _ => vec!["localhost".to_owned()],
         };
-        own.into_iter().chain(self.hosts.iter().cloned()).collect()
+        own.into_iter().chain(self.serve.hosts.iter().cloned()).collect()
     }
 
     fn check_origin(&self, headers: &HeaderMap, host: &str, needed: Right) -> Result<(), Problem> {
@@ -152,7 +148,7 @@ impl Access {
 
     fn right(&self, headers: &HeaderMap, peer: Peer) -> Result<Right, Problem> {
         let by_socket = match peer {
-            Peer::Unix { is_allowed: true, .. } if self.control_unix => Right::Control,
+            Peer::Unix { is_allowed: true, .. } if self.serve.control_unix => Right::Control,
             Peer::Unix { is_allowed: true, .. } => Right::Read,
             Peer::Unix { is_allowed: false, .. } | Peer::Tcp(_) => Right::Nothing,
         };
@@ -167,7 +163,7 @@ impl Access {
         let secret = bearer(header.as_bytes()).filter(|_| sent.next().is_none()).ok_or_else(unknown)?;
         // Both are always compared, so that the time reveals nothing.
         let is = |token: &Option<Token>| token.as_ref().is_some_and(|token| token.is(secret));
-        let (reads, controls) = (is(&self.token), is(&self.control_token));
+        let (reads, controls) = (is(&self.serve.token), is(&self.serve.control_token));
         match (controls, reads) {
             (true, _) => Ok(Right::Control),
             (false, true) => Ok(by_socket.max(Right::Read)),
@@ -181,7 +177,7 @@ impl Access {
             (Peer::Unix { uid, is_allowed: false, .. }, _) => {
                 forbidden(format!("user {uid} may not use this socket; its owner and root may, or a client with a token"))
             }
-            (_, Right::Control) if right == Right::Read && self.control_token.is_some() => {
+            (_, Right::Control) if right == Right::Read && self.serve.control_token.is_some() => {
                 forbidden("this client may read, and not control; the token for control is another one".to_owned())
             }
             (_, Right::Control) if right == Right::Read => forbidden(

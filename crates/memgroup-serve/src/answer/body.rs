@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Sure;
-use super::events::Events;
 use super::tree::Tree;
 use crate::account::Chunks;
 use crate::app::App;
@@ -22,7 +22,8 @@ pub(crate) enum Content {
     Fixed(Bytes),
     Text(Chunks),
     Tree(Tree),
-    Events(Events),
+    /// Made by a task.
+    Events(mpsc::Receiver<Bytes>),
 }
 
 /// The body of an answer. It notifies its connection when it begins and when it ends.
@@ -73,7 +74,7 @@ impl Body for AnswerBody {
         let piece = match &mut this.content {
             Content::Fixed(bytes) => Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty()),
             Content::Text(text) => text.pop(),
-            Content::Events(events) => std::task::ready!(events.poll(context)),
+            Content::Events(events) => std::task::ready!(events.poll_recv(context)),
             Content::Tree(tree) => {
                 let piece = tree.pop();
                 this.app.pace.settle();

@@ -6,7 +6,6 @@
 //!   gets a gap, and never events of another numbering.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,16 +29,6 @@ const STREAM: u64 = 3 * 2 * PIECE as u64;
 /// Time after which a silent stream sends a comment. It shows a client that the server is alive,
 /// and finds clients that are gone.
 const ALIVE: Duration = Duration::from_secs(15);
-
-/// The receiving end of the task that makes the pieces.
-#[derive(Debug)]
-pub(crate) struct Events(mpsc::Receiver<Bytes>);
-
-impl Events {
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.0.poll_recv(context)
-    }
-}
 
 /// The position at which a stream begins.
 #[derive(Debug, PartialEq, Eq)]
@@ -91,7 +80,7 @@ pub(super) fn events(app: &Arc<App>, headers: &HeaderMap, after: Option<&str>) -
     let (pieces, received) = mpsc::channel(1);
     let stream = Stream { app: Arc::clone(app), boot, pieces, _place: place, _charge: charge };
     tokio::spawn(stream.run(begin).in_group(&app.account.group));
-    Ok(Answer::new(KIND, Content::Events(Events(received))))
+    Ok(Answer::new(KIND, Content::Events(received)))
 }
 
 /// The task that makes the pieces of a stream, until the client is gone.

@@ -43,9 +43,10 @@ const OTHER: &str = "other";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The figures of an answer.
+/// The figures of an answer, which the registry asks for.
 #[derive(Debug)]
 struct View {
+    app: Arc<App>,
     /// The groups with series of their own. The root is the first.
     shown: Snapshot,
     /// The other online groups.
@@ -58,7 +59,7 @@ struct View {
 
 impl View {
     /// Reads the figures. Dying groups have no series: another group may have the path of one.
-    fn read(app: &App) -> Result<View, Problem> {
+    fn read(app: &Arc<App>) -> Result<View, Problem> {
         let mut found = Found::below(&app.hierarchy.root(), &app.account, app.groups.get())?;
         let series = FIXED + statistics(&app.hierarchy);
         let most = app.serve.metrics_groups.min(SERIES / series).max(1);
@@ -77,21 +78,14 @@ impl View {
             (shown, rest, columns, dying)
         });
         app.account.resize(&mut charge, shown.groups.len() as u64 * each)?;
-        Ok(View { shown, rest, columns, dying, _charge: charge })
+        Ok(View { app: Arc::clone(app), shown, rest, columns, dying, _charge: charge })
     }
 }
 
-/// Encodes a view when the registry asks for it.
-#[derive(Debug)]
-struct Collector {
-    app: Arc<App>,
-    view: View,
-}
-
-impl prometheus_client::collector::Collector for Collector {
+impl prometheus_client::collector::Collector for View {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        groups(&mut encoder, &self.view)?;
-        whole_tree(&mut encoder, &self.app, &self.view)
+        groups(&mut encoder, self)?;
+        whole_tree(&mut encoder, self)
     }
 }
 
@@ -105,9 +99,8 @@ fn wants_plain(head: &Head) -> bool {
 
 /// Returns all figures of the tree as text, and its type.
 pub(crate) fn text(app: &Arc<App>, head: &Head) -> Result<(&'static str, Chunks), Problem> {
-    let view = View::read(app)?;
     let mut registry = Registry::with_prefix("memgroup");
-    registry.register_collector(Box::new(Collector { app: Arc::clone(app), view }));
+    registry.register_collector(Box::new(View::read(app)?));
     let mut text = Chunks::new(&app.account, &app.pace)?;
     let (kind, encoded) = if wants_plain(head) {
         (PROMETHEUS, prometheus_text::encode(&mut text, &registry))
@@ -164,7 +157,8 @@ fn one<const N: usize>(
 }
 
 /// The series of the whole tree and of the server.
-fn whole_tree(encoder: &mut DescriptorEncoder<'_>, app: &App, view: &View) -> fmt::Result {
+fn whole_tree(encoder: &mut DescriptorEncoder<'_>, view: &View) -> fmt::Result {
+    let app = &view.app;
     use MetricType::Gauge;
     let (shown, rest) = (view.shown.groups.len(), view.rest.groups);
     let (dying, held) = view.dying;
