@@ -5,7 +5,7 @@
 //! | 0 | done |
 //! | 1 | something failed, or a result was wrong |
 //! | 2 | the command line, the SPEC or `MEMGROUP_SLOTS` is wrong |
-//! | 130 | ended early by Ctrl-C; the report so far is printed |
+//! | 130 | ended early by Ctrl-C, with the report so far |
 
 mod blocks;
 mod run;
@@ -34,10 +34,10 @@ enum Command {
     /// Run several tenants' SQL or HTTP requests in one process, each tenant in its own memory
     /// group
     ///
-    /// Each tenant runs queries on a TPC-H database of its own. The report shows for each tenant:
-    /// statements done, refused for lack of memory, and stopped to free memory; their
-    /// latencies; and the memory of the tenant. Ctrl-C ends the run with the report so far
-    /// and exit code 130.
+    /// Each tenant runs queries on a TPC-H database of its own. For each tenant, the report shows
+    /// how many statements were done, refused for lack of memory, or stopped to free memory,
+    /// their latencies, and the tenant's memory. Ctrl-C ends the run with the report so far and
+    /// exit code 130.
     Run(run::Options),
 }
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Adds the missing command to the error about a SPEC without one.
+/// Adds the missing command to the error about a SPEC that was given without one.
 fn with_hint(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     if word.ends_with(".toml") || Path::new(word).is_file() {

@@ -35,7 +35,6 @@ mod work;
 use std::net::SocketAddr;
 use std::path::{self, PathBuf};
 
-use backend::Regime;
 use base::OrFail;
 pub(crate) use base::RunError;
 use base::process::{self, EXIT_INTERRUPTED, Stop};
@@ -65,47 +64,47 @@ pub(crate) struct Options {
     )]
     print_spec: bool,
 
-    /// Target of the tenants' work [default: from the SPEC, sqlite]
+    /// Engine that does the tenants' work [default: from the SPEC, or else sqlite]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
 
-    /// Run time in seconds [default: from the SPEC; the built-in ones have 20, and for http 10]
+    /// Run time in seconds [default: from the SPEC; the built-in ones have 20, or 10 for http]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seconds)]
     seconds: Option<f64>,
 
-    /// Seed of the keys that statements ask for [default: from the SPEC, 1]
+    /// Seed of the keys that statements ask for [default: from the SPEC, or else 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = spec::parse_seed)]
     seed: Option<u64>,
 
-    /// Refuse at once charges that do not fit, without reclaiming caches [default: from the SPEC]
+    /// Refuse charges that do not fit at once, without reclaiming caches [default: from the SPEC]
     #[arg(long)]
     no_reclaim: bool,
 
-    /// Run the same work also without memgroup, under SQLite's heap limit of the whole process, and
+    /// Also run the same work without memgroup, under SQLite's heap limit of the whole process, and
     /// compare
     ///
-    /// With --engine http: under the same bound of the server's process.
+    /// With --engine http, the server without memgroup has the same bound of its process.
     #[arg(long)]
     baseline: bool,
 
-    /// Also write the report to FILE as JSON; with - to standard output, and the table to standard
-    /// error
+    /// Also write the report to FILE as JSON; - is standard output, and the table then goes to
+    /// standard error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Directory in which the databases are built, kept and reused [default: memgroup/tpch in the
+    /// Directory of the databases, which are built once and reused [default: memgroup/tpch in the
     /// user's cache directory]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Serve a page of all groups, metrics and control files at this address of the loopback while
+    /// Serve a page of all groups, metrics and control files at this loopback address while
     /// statements run
     ///
-    /// The page's address is printed, with the token that it needs. Port 0 is any free port.
+    /// The page's address is printed with the token that it needs. Port 0 stands for any free port.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback, conflicts_with = "baseline")]
     serve: Option<SocketAddr>,
 
-    /// Run one turn of a comparison, with regime and SPEC from standard input, and print its result
+    /// Run one turn of a comparison, with an order from standard input, and print its result
     /// as JSON
     #[arg(long, hide = true, conflicts_with_all = ["baseline", "json"])]
     turn: bool,
@@ -134,8 +133,8 @@ impl Options {
         )
     }
 
-    /// The directory of the tenants' data. It is absolute, because SQLite takes a name that begins
-    /// with "file:" for a URI.
+    /// Returns the directory of the tenants' data. It's absolute, because SQLite takes a name that
+    /// begins with "file:" for a URI.
     fn directory(&self) -> Result<PathBuf, RunError> {
         let directory = self.data.clone().unwrap_or_else(data::default_directory);
         path::absolute(&directory).map_err(|error| {
@@ -176,7 +175,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
         if options.baseline {
             sqlite::compare(&job)?
         } else {
-            let report = sqlite::run(&job, Regime::Groups, options.serve)?;
+            let report = sqlite::run(&job, true, options.serve)?;
             (report.map(|memgroup| Report { memgroup, baseline: None }), false)
         }
     };
@@ -191,7 +190,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, RunError> {
 /// Runs one turn of a comparison, as the parent process orders, and prints its result.
 fn run_turn(options: &Options) -> Result<u8, RunError> {
     let order = process::order().or_fail("read the SPEC of a turn from standard input");
-    let (regime, spec): (Regime, Spec) = order?;
+    let (has_groups, spec): (bool, Spec) = order?;
     let directory = options.directory()?;
     let (stop, progress) = (Stop::default(), Progress::on_stderr());
     stop.on_ctrl_c().or_fail("listen for Ctrl-C")?;
@@ -200,15 +199,15 @@ fn run_turn(options: &Options) -> Result<u8, RunError> {
         parent.request();
     });
     let job = Job { spec: &spec, directory: &directory, progress: &progress, stop: &stop };
-    let report = sqlite::run(&job, regime, None)?;
+    let report = sqlite::run(&job, has_groups, None)?;
     report.map_or(Ok(()), |report| output::print(&output::json(&report)?))?;
     Ok(exit_code(&stop))
 }
 
-/// An address that no other machine reaches.
+/// Reads an address that no other machine reaches.
 fn loopback(text: &str) -> Result<SocketAddr, String> {
     let address = text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback());
-    address.ok_or_else(|| "not an address of the loopback with a port, such as 127.0.0.1:9191".to_owned())
+    address.ok_or_else(|| "not a loopback address with a port, such as 127.0.0.1:9191".to_owned())
 }
 
 fn exit_code(stop: &Stop) -> u8 {

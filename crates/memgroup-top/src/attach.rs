@@ -1,9 +1,9 @@
-//! Attach: a program by its socket, its number, or its address; its snapshots as JSON.
+//! Attach: finds a program by its socket, its number or its address, and reads its snapshots.
 //!
-//! - I1. A token is sent to no program of another user, unless it is root's: any user may place a
+//! - I1. A token is sent only to programs of this user or of root, because any user may create a
 //!   socket.
-//! - I2. A token is sent to another machine only if the user says so, because HTTP does not hide it
-//!   from those between.
+//! - I2. A token is sent to another machine only if the user says so, because HTTP doesn't encrypt
+//!   it.
 //! - I3. Without a name, only a program of this user or of root is shown.
 
 use std::net::SocketAddr;
@@ -20,6 +20,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use memgroup::Snapshot;
 use serde::de::IgnoredAny;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 
@@ -32,16 +33,15 @@ const ANSWER_MAX: usize = 256 << 20;
 const PROBLEM_MAX: usize = 64 << 10;
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The most groups of a snapshot. The engine writes some 1.5 KB for each, so the largest answer
-/// that is read has fewer.
+/// The most groups of a snapshot. The engine writes about 1.5 KB for each, so the largest answer
+/// that is accepted has fewer.
 const GROUPS_MAX: usize = 1 << 18;
 /// The pause between two tries to connect.
 const RETRY: Duration = Duration::from_millis(20);
-/// The variable of the environment with a token, which other users cannot read as they can read a
-/// command line.
+/// The environment variable with a token. Unlike a command line, other users cannot read it.
 const TOKEN: &str = "MEMGROUP_TOKEN";
 
-/// The place of a program.
+/// Where a program serves its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Unix(PathBuf),
@@ -59,21 +59,20 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// The program that `word` names; without one the only program that is found.
+    /// Finds the program that `word` names. Without one, it's the only program that is found.
     pub(crate) fn of(word: Option<&str>) -> Result<Target, Error> {
         let Some(word) = word else {
             let (found, others): (Vec<_>, Vec<_>) =
                 find::programs(None).into_iter().partition(|one| one.is_trusted);
-            return only(found, || {
-                let named = "give its SOCKET, its PID, or http://127.0.0.1:PORT with --token";
-                let beside = match &others[..] {
-                    [] => String::new(),
-                    others => format!(" ({} of other users)", others.len()),
-                };
-                format!(
-                    "found no program of this user that serves its groups on a Unix socket{beside}; {named}"
-                )
-            });
+            let beside = match others.len() {
+                0 => String::new(),
+                others => format!(" ({others} of other users)"),
+            };
+            let none = format!(
+                "found no program of this user that serves its groups on a Unix socket{beside}; give its SOCKET, its PID, \
+                 or http://127.0.0.1:PORT with --token"
+            );
+            return only(&found, none);
         };
         if let Some(host) = word.strip_prefix("http://") {
             if let Some((host, _)) = host.split_once("/#token=") {
@@ -82,72 +81,71 @@ impl Target {
                 )));
             }
             let host = host.trim_end_matches('/');
-            let has_port =
-                host.parse::<hyper::http::uri::Authority>().is_ok_and(|one| one.port_u16().is_some());
-            return if has_port {
-                Ok(Target::Tcp(host.to_owned()))
-            } else {
-                Err(Error::Usage(format!("{word:?} is no address; give http://HOST:PORT")))
-            };
+            let parsed = host.parse::<hyper::http::uri::Authority>();
+            if parsed.is_ok_and(|one| one.port_u16().is_some()) {
+                return Ok(Target::Tcp(host.to_owned()));
+            }
+            return Err(Error::Usage(format!("{word:?} is no address; give http://HOST:PORT")));
         }
         if let Ok(pid) = word.parse::<u32>() {
-            return only(find::programs(Some(pid)), || {
-                if !Path::new("/proc").join(pid.to_string()).exists() {
-                    return format!(
-                        "no process has the number {pid}; `memgroup-top` alone finds the programs"
-                    );
-                }
+            let none = if Path::new("/proc").join(pid.to_string()).exists() {
                 format!(
                     "process {pid} serves no groups on a Unix socket, or this user may not read /proc/{pid}/fd; give its SOCKET"
                 )
-            });
+            } else {
+                format!("no process has the number {pid}; `memgroup-top` alone finds the programs")
+            };
+            return only(&find::programs(Some(pid)), none);
         }
-        let found = match fs::metadata(word) {
-            Ok(found) if found.file_type().is_socket() => Ok(Target::Unix(word.into())),
+        let reason = match fs::metadata(word) {
+            Ok(found) if found.file_type().is_socket() => return Ok(Target::Unix(word.into())),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(Error::Failure(format!(
-                    "failed to reach {}: {error}; the user of its program reaches it, or root",
-                    plain(word)
-                )));
+                let (word, who) = (plain(word), "the user of its program reaches it, or root");
+                return Err(Error::Failure(format!("failed to reach {word}: {error}; {who}")));
             }
-            Ok(_) => Err(format!("the file {word:?} is no socket")),
-            Err(_) if word.contains('/') && !word.contains("://") => Err(format!("no file is at {word:?}")),
-            Err(_) => Err(format!("{word:?} is no socket, process number or address")),
+            Ok(_) => format!("the file {word:?} is no socket"),
+            Err(_) if word.contains('/') && !word.contains("://") => format!("no file is at {word:?}"),
+            Err(_) => format!("{word:?} is no socket, process number or address"),
         };
-        found.map_err(|reason| {
-            Error::Usage(format!(
-                "{reason}; give the path of a socket, a PID, or http://127.0.0.1:PORT with --token"
-            ))
-        })
+        let remedy = "give the path of a socket, a PID, or http://127.0.0.1:PORT with --token";
+        Err(Error::Usage(format!("{reason}; {remedy}")))
     }
 }
 
-fn only(found: Vec<find::Program>, none: impl FnOnce() -> String) -> Result<Target, Error> {
-    match &found[..] {
-        [] => Err(Error::Failure(none())),
+/// Returns the only program of `found`. If there is none, the error says `none`.
+fn only(found: &[find::Program], none: String) -> Result<Target, Error> {
+    match found {
+        [] => Err(Error::Failure(none)),
         [one] => Ok(Target::Unix(one.socket.clone())),
         several => {
             let line = |one: &find::Program| {
                 let (name, socket) = (plain(&one.name), plain(&one.socket.to_string_lossy()));
                 format!("\n  {:>7}  {name:<16} {socket}", one.pid)
             };
-            let lines: String = several.iter().map(line).collect();
-            Err(Error::Usage(format!(
-                "several programs serve their groups; give the PID or the SOCKET of one:{lines}"
-            )))
+            let (lines, text): (String, _) =
+                (several.iter().map(line).collect(), "several programs serve their groups");
+            Err(Error::Usage(format!("{text}; give the PID or the SOCKET of one:{lines}")))
         }
     }
 }
 
-/// A connection to a program, made anew when it is lost.
+/// A connection to a program, which is restored when it is lost.
 pub(crate) struct Client {
     pub(crate) target: Target,
     token: Option<String>,
     /// Whether the token may be sent to another machine (I2).
     is_insecure: bool,
     runtime: Runtime,
-    sender: Option<SendRequest<Empty<Bytes>>>,
+    sender: Option<Sender>,
 }
+
+/// Why a request has no answer.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+type Sender = SendRequest<Empty<Bytes>>;
+
+/// A connected socket of any kind.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A snapshot and its JSON, on one line.
 pub(crate) struct Shot {
@@ -161,7 +159,7 @@ pub(crate) type Answer = Result<Shot, String>;
 impl Shot {
     pub(crate) fn of(mut json: Vec<u8>) -> Answer {
         let snapshot = read(&json).map_err(|error| format!("read a snapshot: {error}"))?;
-        // In JSON line ends are between names and values only.
+        // JSON has line ends only between names and values.
         json.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
         Ok(Shot { json, snapshot })
     }
@@ -174,7 +172,7 @@ impl Shot {
 ///   memory.
 /// - I3. No name has a control character, which a terminal would obey.
 fn read(json: &[u8]) -> Result<Snapshot, String> {
-    /// Counts groups, without memory for them.
+    /// Counts groups without allocating memory for them.
     #[derive(serde::Deserialize)]
     struct Groups {
         groups: Vec<IgnoredAny>,
@@ -206,26 +204,34 @@ impl Client {
         Ok(Client { target, token, is_insecure, runtime, sender: None })
     }
 
-    /// The program's groups as they are now.
+    /// Asks for the program's groups as they are now.
     pub(crate) fn shot(&mut self) -> Answer {
-        let Client { target, token, is_insecure, runtime, sender } = self;
-        let is_kept = sender.is_some();
-        let answer = runtime.block_on(async {
-            let mut answer = get(target, token.as_deref(), *is_insecure, sender).await;
-            // A server closes a connection that was idle for long.
-            if answer.is_err() && is_kept {
-                *sender = None;
-                answer = get(target, token.as_deref(), *is_insecure, sender).await;
-            }
-            answer
-        });
-        if answer.is_err() {
-            self.sender = None;
+        let is_kept = self.sender.is_some();
+        let mut answer = self.ask();
+        // A server closes a connection that was idle for long.
+        if answer.is_err() && is_kept {
+            answer = self.ask();
         }
         answer.and_then(Shot::of).map_err(|error| format!("{}: {error}", self.target))
     }
 
-    /// Sends a snapshot and `number` each `every`, from a thread that ends with the receiver.
+    /// Asks once. A connection without an answer isn't used again.
+    fn ask(&mut self) -> Result<Vec<u8>, String> {
+        let Client { target, token, is_insecure, runtime, sender } = self;
+        let asked = async {
+            let got = get(target, token.as_deref(), *is_insecure, sender);
+            tokio::time::timeout(PATIENCE, got).await
+        };
+        let none = |_| Err(format!("no answer within {} s", PATIENCE.as_secs()).into());
+        let answer = runtime.block_on(asked).unwrap_or_else(none);
+        answer.map_err(|error| {
+            *sender = None;
+            error.to_string()
+        })
+    }
+
+    /// Starts a thread that sends a snapshot and `number` at each interval of `every`, until the
+    /// receiver is dropped.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -248,104 +254,94 @@ impl Client {
     }
 }
 
-/// Whether a token may be sent: the system tells the user that listens (I1).
-fn check_user(stream: &UnixStream) -> Result<(), String> {
-    let named = |error: io::Error| format!("connect: {error}");
-    let (theirs, own) = (stream.peer_cred().map_err(named)?.uid(), find::own_user().map_err(named)?);
+/// Fails if a token must not be sent: the system tells which user listens (I1).
+fn check_user(stream: &UnixStream) -> Result<(), Failed> {
+    let (theirs, own) = (stream.peer_cred()?.uid(), find::own_user()?);
     if theirs == own || theirs == 0 {
         return Ok(());
     }
     Err(format!(
-        "connect: user {theirs} listens there, and a token is sent only to programs of this user, {own}, or of root; \
-         ask without --token and {TOKEN}"
-    ))
+        "user {theirs} listens there, and a token is sent only to programs of this user, {own}, or of root; ask without \
+         --token and {TOKEN}"
+    )
+    .into())
 }
 
-/// Whether a token may be sent to this address (I2).
+/// Fails if a token must not be sent to this address (I2).
 fn check_address(address: SocketAddr) -> Result<(), String> {
     if address.ip().to_canonical().is_loopback() {
         return Ok(());
     }
     Err(format!(
-        "connect: the token would go to {} unencrypted; forward its port (ssh -L 9191:127.0.0.1:PORT HOST) and give \
+        "the token would go to {} unencrypted; forward its port (ssh -L 9191:127.0.0.1:PORT HOST) and give \
          http://127.0.0.1:9191, or send it nevertheless with --insecure",
         address.ip()
     ))
 }
 
-async fn connect(
-    target: &Target,
-    has_token: bool,
-    is_insecure: bool,
-) -> Result<SendRequest<Empty<Bytes>>, String> {
-    let no_stream = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => format!("connect: {error}: no program listens there"),
-        _ => format!("connect: {error}"),
-    };
-    let no_http = |error: hyper::Error| format!("connect: {error}");
-    match target {
+async fn connect(target: &Target, has_token: bool, is_insecure: bool) -> Result<Sender, Failed> {
+    let stream: Box<dyn Stream> = match target {
         Target::Unix(path) => {
             let stream = loop {
                 match UnixStream::connect(path).await {
-                    // The server's queue of connections is full, and the system does not wait for a place in
-                    // it.
+                    // The server's queue of connections is full, and the system doesn't wait until it has
+                    // room.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         tokio::time::sleep(RETRY).await
                     }
-                    connected => break connected.map_err(no_stream)?,
+                    connected => break connected?,
                 }
             };
             if has_token {
                 check_user(&stream)?;
             }
-            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
-            tokio::spawn(connection);
-            Ok(sender)
+            Box::new(stream)
         }
         Target::Tcp(host) => {
-            let stream = TcpStream::connect(host.as_str()).await.map_err(no_stream)?;
+            let stream = TcpStream::connect(host.as_str()).await?;
             if has_token && !is_insecure {
-                check_address(stream.peer_addr().map_err(no_stream)?)?;
+                check_address(stream.peer_addr()?)?;
             }
-            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(no_http)?;
-            tokio::spawn(connection);
-            Ok(sender)
+            Box::new(stream)
         }
-    }
+    };
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 async fn get(
     target: &Target,
     token: Option<&str>,
     is_insecure: bool,
-    kept: &mut Option<SendRequest<Empty<Bytes>>>,
-) -> Result<Vec<u8>, String> {
-    let exchange = async {
-        if kept.is_none() {
-            *kept = Some(connect(target, token.is_some(), is_insecure).await?);
+    kept: &mut Option<Sender>,
+) -> Result<Vec<u8>, Failed> {
+    let sender = match kept {
+        Some(sender) => sender,
+        None => {
+            let connected = connect(target, token.is_some(), is_insecure).await;
+            kept.insert(connected.map_err(|error| {
+                let refused =
+                    error.downcast_ref().map(io::Error::kind) == Some(io::ErrorKind::ConnectionRefused);
+                format!("connect: {error}{}", if refused { ": no program listens there" } else { "" })
+            })?)
         }
-        let Some(sender) = kept else { return Err("connect".to_owned()) };
-        sender.ready().await.map_err(|error| error.to_string())?;
-        let host = if let Target::Tcp(host) = target { host } else { "localhost" };
-        let mut request = Request::get("/v1/tree").header("host", host);
-        if let Some(token) = token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let request = request
-            .body(Empty::new())
-            .map_err(|_| "a token has letters, digits and -._~+/= only".to_owned())?;
-        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        let status = answer.status();
-        let most = if status == StatusCode::OK { ANSWER_MAX } else { PROBLEM_MAX };
-        let body = Limited::new(answer.into_body(), most).collect().await;
-        let body = body.map(|body| Vec::from(body.to_bytes())).map_err(|error| error.to_string());
-        if status == StatusCode::OK { body } else { Err(refusal(status, &body.unwrap_or_default())) }
     };
-    let ended = tokio::time::timeout(PATIENCE, exchange).await;
-    ended.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+    sender.ready().await?;
+    let host = if let Target::Tcp(host) = target { host } else { "localhost" };
+    let mut request = Request::get("/v1/tree").header("host", host);
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let request = request.body(Empty::new()).map_err(|_| "a token has letters, digits and -._~+/= only")?;
+    let answer = sender.send_request(request).await?;
+    let status = answer.status();
+    let most = if status == StatusCode::OK { ANSWER_MAX } else { PROBLEM_MAX };
+    let body = Limited::new(answer.into_body(), most).collect().await.map(|body| Vec::from(body.to_bytes()));
+    if status == StatusCode::OK { body } else { Err(refusal(status, &body.unwrap_or_default()).into()) }
 }
 
-/// The detail of a problem, or the status alone.
+/// Returns the detail of a problem, or the status alone.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     let problem: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let detail = problem["detail"].as_str().map(plain);
@@ -356,7 +352,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     }
 }
 
-/// Microseconds since 1970; 0 if the clock is set to an earlier time.
+/// Returns the microseconds since 1970; 0 if the clock is set to an earlier time.
 pub(crate) fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -378,18 +374,18 @@ mod tests {
             socket: socket.into(),
             is_trusted: true,
         };
-        let found = vec![
+        let found = [
             program(7, "a\x1b[2J\n", "/tmp/\x1b]0;x\x07/m.sock"),
             program(8, "b\u{9b}31m", "/tmp/\u{202e}gnp.sock"),
         ];
-        let error = only(found, String::new).expect_err("two programs").to_string();
+        let error = only(&found, String::new()).expect_err("two programs").to_string();
         let lines: Vec<_> = error.lines().collect();
         let shown = [
             "        7  a\u{fffd}[2J\u{fffd}           /tmp/\u{fffd}]0;x\u{fffd}/m.sock",
             "        8  b\u{fffd}31m            /tmp/\u{fffd}gnp.sock",
         ];
         assert_eq!(lines[1..], shown, "{error:?}");
-        let one = only(vec![program(7, "a", "/tmp/\x1b[2J/m.sock")], String::new).expect("a program");
+        let one = only(&[program(7, "a", "/tmp/\x1b[2J/m.sock")], String::new()).expect("a program");
         assert_eq!(one, Target::Unix("/tmp/\x1b[2J/m.sock".into()), "it is connected to as it is named");
         assert_eq!(one.to_string(), "/tmp/\u{fffd}[2J/m.sock");
     }

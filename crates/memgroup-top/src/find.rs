@@ -1,8 +1,8 @@
 //! Find: the programs of this user that serve their groups.
 //!
 //! A server of memgroup-serve holds a lock on `<socket>.lock` while it lives. It binds its socket
-//! in a folder of random name (`.0123abcd/s`), and then moves the socket to its path. So a process
-//! is such a program if it listens on such a socket and has such a file open.
+//! in a folder with a random name (`.0123abcd/s`), and then moves the socket to its path. So a
+//! process serves its groups if it listens on such a socket and has such a lock file open.
 
 use std::collections::HashSet;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -20,19 +20,19 @@ pub(crate) struct Program {
     pub(crate) is_trusted: bool,
 }
 
-/// Returns the number of the user that runs this process: the owner of its entry in /proc. That is
-/// root if no other process may look into this one.
+/// Returns the user that runs this process. This is the owner of the process's entry in /proc: root
+/// if no other process may look into this one.
 pub(crate) fn own_user() -> io::Result<u32> {
     fs::metadata("/proc/self").map(|found| found.uid())
 }
 
-/// Whether the file at `path` is of the user `own` or of root.
+/// Returns whether the user `own` or root owns the file at `path`.
 fn is_of(path: &Path, own: Option<u32>) -> bool {
     fs::metadata(path).is_ok_and(|found| found.uid() == 0 || Some(found.uid()) == own)
 }
 
-/// The programs of which this user may read /proc, by number; of one process only, if `pid` is
-/// given.
+/// Returns the programs whose entries in /proc this user may read, in the order of their numbers.
+/// If `pid` is given, only that process is examined.
 pub(crate) fn programs(pid: Option<u32>) -> Vec<Program> {
     let listening = fs::read_to_string("/proc/net/unix").map(|text| sockets(&text)).unwrap_or_default();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -46,7 +46,7 @@ pub(crate) fn programs(pid: Option<u32>) -> Vec<Program> {
     found
 }
 
-/// Numbers of the sockets that a server listens on, of the text of /proc/net/unix.
+/// Returns the inodes of the sockets that servers listen on, from the text of /proc/net/unix.
 fn sockets(text: &str) -> HashSet<String> {
     const LISTENS: &str = "00010000";
     let of_line = |line: &str| {
@@ -72,17 +72,15 @@ fn of_process(pid: u32, listening: &HashSet<String>) -> Vec<Program> {
     }
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
     let locked = links.iter().filter(|link| link.extension().is_some_and(|end| end == "lock"));
-    let beside = locked.map(|link| link.with_extension("")).filter(|socket| is_at(socket));
+    let beside = locked.map(|link| link.with_extension("")).filter(|path| {
+        // A socket that was replaced by a file of another kind isn't this program's.
+        fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+    });
     let own = own_user().ok();
     let is_own = is_of(Path::new(&format!("/proc/{pid}")), own);
     beside
         .map(|socket| Program { pid, name: name.clone(), is_trusted: is_own && is_of(&socket, own), socket })
         .collect()
-}
-
-/// Whether there is a socket.
-fn is_at(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! - I1. No line is wider than the given width. A cut text ends with an ellipsis.
-//! - I2. Names and usage stay longest: narrow lines lose columns from the right, then the bar; a
-//!   name is cut last.
-//! - I3. The severest events stand first and are cut last. No count is cut in two.
+//! - I2. A narrow line first loses its bar, then columns from the right. Names and usage are the
+//!   last to go.
+//! - I3. The severest events come first and are cut last. No count is cut in two.
 
 use memgroup::{FairShare, GroupSnapshot};
 use ratatui::style::{Color, Modifier, Style};
@@ -50,52 +50,41 @@ pub(crate) struct Frame<'a> {
 struct Column {
     title: &'static str,
     width: usize,
-    /// Smallest width of the line that shows the column.
-    from: usize,
+    /// The smallest width of a line that shows the column: without fair shares, and with them.
+    from: [usize; 2],
     /// Texts are aligned to the left, figures to the right.
     is_text: bool,
     cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
 }
 
-const USAGE: Column = figure("usage", 7, 0, |_, group| text::bytes(group.usage_bytes));
-const PEAK: Column = figure("peak", 7, 80, |_, group| text::bytes(group.peak_bytes));
-const MAX: Column = figure("max", 6, 0, |_, group| limit(group));
-const REFUSED: Column = figure("refused", 8, 0, |_, group| text::count(group.refusals));
-const HIT_RATE: Column =
-    figure("hit rate", 8, 100, |_, group| group.stock.hit_rate().map_or_else(none, percent));
-const STALLED: Column = figure("stalled", 7, 120, |_, group| format!("{:.1} %", group.pressure.some.avg10));
-const WAITS: Column = figure("waits", 5, 140, |_, group| text::count(group.waiters.now as u64));
-const EVENTS: Column =
-    Column { is_text: true, ..figure("events", EVENTS_WIDTH, 140, |_, group| events(group)) };
+/// The width of a line that has no such column.
+const NEVER: usize = usize::MAX;
 
-const COLUMNS: &[Column] = &[USAGE, PEAK, MAX, REFUSED, HIT_RATE, STALLED, WAITS, EVENTS];
-
-/// Where groups have fair shares: those, and the others from so many columns more.
-const COLUMNS_WITH_SHARES: &[Column] = &[
-    USAGE,
-    PEAK,
-    MAX,
-    REFUSED,
-    figure("excess", 7, 100, |_, group| shared(group, |share| text::bytes(share.excess))),
-    figure("given", 7, 100, |_, group| shared(group, |share| text::bytes(share.given))),
-    figure("received", 8, 120, |_, group| shared(group, |share| text::bytes(share.taken))),
-    Column { is_text: true, ..figure("last to", 10, 120, |frame, group| frame.given_to(group)) },
-    Column { from: 140, ..HIT_RATE },
-    Column { from: 140, ..STALLED },
-    Column { from: 160, ..WAITS },
-    Column { from: 180, ..EVENTS },
+const COLUMNS: &[Column] = &[
+    figure("usage", 7, [0, 0], |_, group| text::bytes(group.usage_bytes)),
+    figure("peak", 7, [80, 80], |_, group| text::bytes(group.peak_bytes)),
+    figure("max", 6, [0, 0], |_, group| limit(group)),
+    figure("refused", 8, [0, 0], |_, group| text::count(group.refusals)),
+    figure("excess", 7, [NEVER, 100], |_, group| shared(group, |share| text::bytes(share.excess))),
+    figure("given", 7, [NEVER, 100], |_, group| shared(group, |share| text::bytes(share.given))),
+    figure("received", 8, [NEVER, 120], |_, group| shared(group, |share| text::bytes(share.taken))),
+    Column { is_text: true, ..figure("last to", 10, [NEVER, 120], |frame, group| frame.given_to(group)) },
+    figure("hit rate", 8, [100, 140], |_, group| group.stock.hit_rate().map_or_else(none, percent)),
+    figure("stalled", 7, [120, 140], |_, group| format!("{:.1} %", group.pressure.some.avg10)),
+    figure("waits", 5, [140, 160], |_, group| text::count(group.waiters.now as u64)),
+    Column { is_text: true, ..figure("events", EVENTS_WIDTH, [140, 180], |_, group| events(group)) },
 ];
 
 const fn figure(
     title: &'static str,
     width: usize,
-    from: usize,
+    from: [usize; 2],
     cell: fn(&Frame<'_>, &GroupSnapshot) -> String,
 ) -> Column {
     Column { title, width, from, is_text: false, cell }
 }
 
-/// The group's own limit; without one its fair share, after a tilde.
+/// Returns the group's own limit; without one, its fair share after a tilde.
 pub(crate) fn limit(group: &GroupSnapshot) -> String {
     match (group.limits.max_bytes, group.fair_share) {
         (None, Some(share)) => format!("~{}", text::rough_bytes(share.bytes)),
@@ -116,7 +105,8 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// Counts above 0 of `memory.events`, for the group and the groups below it, within `EVENTS_WIDTH`.
+/// Returns the counts of `memory.events` above 0, for the group and the groups below it, in at most
+/// `EVENTS_WIDTH` columns.
 pub(crate) fn events(group: &GroupSnapshot) -> String {
     let happened: Vec<_> = group.events.pairs().into_iter().rev().filter(|&(_, count)| count > 0).collect();
     let mut text = String::new();
@@ -147,9 +137,8 @@ impl Widths {
     fn of(frame: &Frame<'_>, width: usize) -> Widths {
         let label_width = |group| columns(&label(group, INDENT, usize::MAX));
         let longest = frame.shown().map(label_width).max().unwrap_or(0);
-        let has_shares = frame.shown().any(|group| group.fair_share.is_some());
-        let columns = if has_shares { COLUMNS_WITH_SHARES } else { COLUMNS };
-        let mut columns: Vec<_> = columns.iter().filter(|column| column.from <= width).collect();
+        let shares = usize::from(frame.shown().any(|group| group.fair_share.is_some()));
+        let mut columns: Vec<_> = COLUMNS.iter().filter(|column| column.from[shares] <= width).collect();
         let left = |columns: &[&Column]| {
             let figures: usize = columns.iter().map(|column| GAP + column.width).sum();
             width.saturating_sub(figures)
@@ -172,7 +161,7 @@ impl Widths {
     }
 }
 
-/// Name of the group, indented by its depth up to half of the width.
+/// Returns the group's name, indented by its depth up to half of the width.
 fn label(group: &GroupSnapshot, indent: usize, width: usize) -> String {
     let name = if group.depth == 0 { "/" } else { group.name.as_str() };
     let indent = (indent * group.depth as usize).min(width / 2);
@@ -266,7 +255,7 @@ impl<'a> Frame<'a> {
         (text, Style::new().fg(color))
     }
 
-    /// The name of the group that caches of this one gave bytes to last.
+    /// Returns the name of the group that this one's caches gave bytes to last.
     fn given_to(&self, group: &GroupSnapshot) -> String {
         let id = group.fair_share.and_then(|share| share.given_to);
         let found = self.groups.iter().find(|other| Some(other.id) == id);
@@ -278,7 +267,7 @@ impl<'a> Frame<'a> {
         self.order.iter().map(|&at| &self.groups[at])
     }
 
-    /// The frame as plain text, with at most `groups_max` groups.
+    /// Returns the frame as plain text, with at most `groups_max` groups.
     pub(crate) fn text(&self, width: usize, groups_max: usize) -> String {
         let mut lines = vec![self.heading(width), self.titles(width)];
         lines.extend(self.rows(width, 0, groups_max));
@@ -308,7 +297,7 @@ fn cell(text: &str, width: usize, is_text: bool) -> String {
 
 /// `text` cut to `width` columns of the terminal, with an ellipsis if it was cut.
 pub(crate) fn fit(text: &str, width: usize) -> String {
-    // Of a long text only the start is measured, again and again.
+    // The loop measures the text at each step, so a long one is shortened first.
     let mut cut: String = text.chars().take(8 * width + 8).collect();
     if cut.len() < text.len() || columns(&cut) > width {
         while columns(&cut) + 1 > width && cut.pop().is_some() {}

@@ -15,8 +15,8 @@ const YEAR: f64 = 31_536_000.0;
 
 /// Shows the memory groups of a running program, live
 ///
-/// The program serves its groups with the library memgroup-serve. Without SOCKET the only such
-/// program of this user is shown; if there are several, they are listed.
+/// The program must serve its groups with the library memgroup-serve. Without SOCKET, the only such
+/// program of this user is shown. If there are several, they are listed.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
@@ -48,28 +48,28 @@ pub(crate) enum Sub {
 /// How a program is asked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ask {
-    /// Token for reading by TCP [default: the variable MEMGROUP_TOKEN, which no list of processes
-    /// shows]
+    /// Token for reading by TCP [default: the variable MEMGROUP_TOKEN, which doesn't appear in
+    /// lists of processes]
     #[arg(long)]
     pub(crate) token: Option<String>,
-    /// Send the token to another machine although HTTP does not encrypt it
+    /// Send the token to another machine even though HTTP does not encrypt it
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Seconds between two snapshots, 0.1 to 3600
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = |text: &str| within(text, 0.1, 3_600.0))]
     pub(crate) interval: Duration,
 }
 
 /// How snapshots are shown.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
-    /// Print one snapshot and end; of a recording the last one
+    /// Print one snapshot and exit; of a recording, the last one
     #[arg(long)]
     pub(crate) once: bool,
     /// Print snapshots as JSON, one a line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Order of groups beside each other
+    /// Order of the groups below the same parent
     #[arg(long, value_enum, default_value_t)]
     pub(crate) sort: Sort,
     /// Show only groups with this text in their path, and the groups above those
@@ -81,13 +81,13 @@ pub(crate) struct Show {
 pub(crate) struct Record {
     /// The file; it must not exist
     pub(crate) file: PathBuf,
-    /// Programs, each by its socket, process number or URL; without any the only one that is found
+    /// Programs, each by its socket, process number or URL [default: the only one that is found]
     #[arg(value_name = "SOCKET|PID|URL")]
     pub(crate) targets: Vec<String>,
     #[command(flatten)]
     pub(crate) ask: Ask,
-    /// End after this many seconds, 0.1 to 31536000
-    #[arg(long, value_parser = seconds)]
+    /// Stop after this many seconds, 0.1 to 31536000
+    #[arg(long, value_parser = |text: &str| within(text, 0.1, YEAR))]
     pub(crate) seconds: Option<Duration>,
 }
 
@@ -95,26 +95,14 @@ pub(crate) struct Record {
 pub(crate) struct Replay {
     /// The recording
     pub(crate) file: PathBuf,
-    /// The program, where the recording has several
+    /// The program to show, if the recording has several
     #[arg(long, value_name = "SOCKET")]
     pub(crate) of: Option<String>,
     /// Begin this many seconds after the first snapshot; with --once, show that moment
-    #[arg(long, value_name = "SECONDS", value_parser = moment)]
+    #[arg(long, value_name = "SECONDS", value_parser = |text: &str| within(text, 0.0, YEAR))]
     pub(crate) at: Option<Duration>,
     #[command(flatten)]
     pub(crate) show: Show,
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    within(text, 0.1, 3_600.0)
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    within(text, 0.1, YEAR)
-}
-
-fn moment(text: &str) -> Result<Duration, String> {
-    within(text, 0.0, YEAR)
 }
 
 fn within(text: &str, least: f64, most: f64) -> Result<Duration, String> {

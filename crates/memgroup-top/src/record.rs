@@ -1,4 +1,4 @@
-//! Record: snapshots of programs go into a file until Ctrl-C.
+//! Record: writes snapshots of programs to a file until Ctrl-C.
 
 use std::io;
 use std::sync::Arc;
@@ -30,9 +30,8 @@ pub(crate) fn record(options: &Record) -> Result<(), Error> {
     let words = options.targets.iter().map(|word| Some(word.as_str()));
     let words: Vec<_> = if options.targets.is_empty() { vec![None] } else { words.collect() };
     if words.len() > SOURCES_MAX {
-        let text =
-            format!("{} programs are given; at most {SOURCES_MAX} are recorded in a file", words.len());
-        return Err(Error::Usage(text));
+        let (given, most) = (words.len(), format!("at most {SOURCES_MAX} are recorded in a file"));
+        return Err(Error::Usage(format!("{given} programs are given; {most}")));
     }
     let mut clients = Vec::new();
     for word in words {
@@ -47,13 +46,11 @@ pub(crate) fn record(options: &Record) -> Result<(), Error> {
     }
     let names: Vec<_> = clients.iter().map(|client| client.target.to_string()).collect();
     let file = options.file.display();
-    let mut recorder =
-        Recorder::create(&options.file, &names, unix_us()).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => {
-                Error::Usage(format!("{file} exists; give the name of a new file"))
-            }
-            _ => Error::Failure(format!("failed to make {file}: {error}")),
-        })?;
+    let created = Recorder::create(&options.file, &names, unix_us());
+    let mut recorder = created.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::Usage(format!("{file} exists; give the name of a new file")),
+        _ => Error::Failure(format!("failed to make {file}: {error}")),
+    })?;
     let ending = ending().or_fail("handle Ctrl-C")?;
     let (to, answers) = sync_channel(0);
     for (number, client) in clients.into_iter().enumerate() {

@@ -23,7 +23,7 @@ use signal_hook::iterator::Signals;
 
 use crate::frame::{Frame, events, fit, limit};
 use crate::text;
-use crate::view::{Point, Sort, View};
+use crate::view::{Point, View};
 
 /// Size of a printed frame, in columns and groups.
 const PLAIN_COLUMNS: usize = 100;
@@ -103,9 +103,9 @@ impl Drop for Screen {
     }
 }
 
-/// Paints lines from the top of `area`, as many as fit, without colours where the user wants none.
+/// Paints as many lines as fit, from the top of `area`, and without colours if the user wants none.
 fn paint_lines(canvas: &mut Canvas<'_>, area: Rect, lines: Vec<Line<'_>>) {
-    let has_colours = has_colours();
+    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     for (mut line, y) in lines.into_iter().zip(area.top()..area.bottom()) {
         if !has_colours {
             line.spans.iter_mut().for_each(|span| span.style.fg = None);
@@ -114,16 +114,11 @@ fn paint_lines(canvas: &mut Canvas<'_>, area: Rect, lines: Vec<Line<'_>>) {
     }
 }
 
-/// Returns whether the user allows colours.
-fn has_colours() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
 fn frame<'a>(view: &'a View, time: &str) -> Frame<'a> {
     Frame { groups: &view.groups, order: &view.order, time: time.to_owned() }
 }
 
-/// The frame as plain text.
+/// Returns the frame as plain text.
 pub(crate) fn printed(view: &View, time: &str) -> String {
     frame(view, time).text(PLAIN_COLUMNS, PLAIN_GROUPS)
 }
@@ -159,50 +154,37 @@ pub(crate) fn paint(canvas: &mut Canvas<'_>, view: &mut View, time: &str) {
         view.from = first.min(view.order.len().saturating_sub(view.page));
         let frame = frame(view, time);
         lines.push(frame.titles(width));
-        let rows = frame.rows(width, view.from, view.page);
-        lines.extend(
-            rows.into_iter()
-                .zip(view.from..)
-                .map(|(row, at)| if at == line { row.style(Modifier::REVERSED) } else { row }),
-        );
+        let mut rows = frame.rows(width, view.from, view.page);
+        // A terminal of few lines shows none.
+        if let Some(row) = line.checked_sub(view.from).and_then(|at| rows.get_mut(at)) {
+            row.style = row.style.patch(Modifier::REVERSED);
+        }
+        lines.extend(rows);
         paint_lines(canvas, main, lines);
     }
     paint_lines(canvas, last, vec![Line::styled(fit(&keys(view), width), Modifier::DIM)]);
 }
 
-/// Figures of a group, a line each.
+/// Returns the figures of a group, a line each.
 fn detail(group: &GroupSnapshot) -> Vec<String> {
-    let bytes = |bytes: Option<u64>| text::limit(bytes);
-    let limits = &group.limits;
+    let (limits, waiters) = (&group.limits, &group.waiters);
+    let [max, high, low, min] =
+        [limits.max_bytes, limits.high_bytes, limits.low_bytes, limits.min_bytes].map(text::limit);
+    let [usage, peak, waiting] = [group.usage_bytes, group.peak_bytes, waiters.bytes].map(text::bytes);
+    let [refused, waits] = [group.refusals, waiters.now as u64].map(text::count);
     let (some, full) = (&group.pressure.some, &group.pressure.full);
     vec![
         String::new(),
         format!("group     {}{}", group.path, if group.online { "" } else { " (removed)" }),
-        format!(
-            "usage     {} of {}, peak {}",
-            text::bytes(group.usage_bytes),
-            limit(group),
-            text::bytes(group.peak_bytes)
-        ),
-        format!(
-            "limits    max {}, high {}, low {}, min {}",
-            bytes(limits.max_bytes),
-            bytes(limits.high_bytes),
-            bytes(limits.low_bytes),
-            bytes(limits.min_bytes)
-        ),
-        format!("refused   {}", text::count(group.refusals)),
+        format!("usage     {usage} of {}, peak {peak}", limit(group)),
+        format!("limits    max {max}, high {high}, low {low}, min {min}"),
+        format!("refused   {refused}"),
         format!("events    {}", events(group)),
         format!(
             "stalled   some {:.2} % of 10 s, {:.2} % of 60 s; full {:.2} % of 10 s, {:.2} % of 60 s",
             some.avg10, some.avg60, full.avg10, full.avg60
         ),
-        format!(
-            "waits     {} for {}, the longest {:.1?}",
-            text::count(group.waiters.now as u64),
-            text::bytes(group.waiters.bytes),
-            group.waiters.longest
-        ),
+        format!("waits     {waits} for {waiting}, the longest {:.1?}", waiters.longest),
         String::new(),
     ]
 }
@@ -234,20 +216,14 @@ fn keys(view: &View) -> String {
     if view.is_detail {
         return format!("q quits  Esc back  {replay}up and down select");
     }
-    let sort = match view.sort {
-        Sort::Usage => "usage",
-        Sort::Peak => "peak",
-        Sort::Refused => "refused",
-        Sort::Pressure => "pressure",
-        Sort::Name => "name",
-    };
+    let sort = format!("{:?}", view.sort).to_lowercase();
     let filter = if view.filter.is_empty() { String::new() } else { format!(", with {:?}", view.filter) };
     format!(
         "q quits  {replay}Enter group  / filter  by {sort}{filter}; u usage p peak r refused s pressure n name"
     )
 }
 
-/// Time of day in UTC.
+/// Returns the time of day in UTC.
 pub(crate) fn clock(unix_us: u64) -> String {
     let seconds = unix_us / 1_000_000 % 86_400;
     format!("{:02}:{:02}:{:02} UTC", seconds / 3_600, seconds / 60 % 60, seconds % 60)

@@ -14,7 +14,7 @@ use crate::screen::{self, Screen};
 use crate::text::{Error, OrFail as _, escaped, say, say_once};
 use crate::view::{Act, View};
 
-/// The most times that the speed can be doubled, and halved.
+/// How many times the speed can be doubled, and halved.
 const SPEED_MAX: i32 = 10;
 const SPEED_MIN: i32 = -3;
 /// Time between two checks for keys and snapshots.
@@ -27,9 +27,9 @@ struct Player {
     /// The entry that was returned last.
     given: Option<usize>,
     is_paused: bool,
-    /// Times that the speed is doubled.
+    /// How many times the speed is doubled; halved if negative.
     speed: i32,
-    /// Time of the recording at a moment here.
+    /// A time of the recording, and the moment at which it was shown.
     base: (u64, Instant),
 }
 
@@ -203,19 +203,16 @@ pub(crate) fn replay(options: &Replay) -> Result<(), Error> {
     let first = recording.entries.first().map_or(0, |entry| entry.unix_us);
     let until = options.at.map(|at| first.saturating_add(at.as_micros() as u64));
     let before = until.map(|until| recording.entries.partition_point(|entry| entry.unix_us <= until));
+    let at = before.unwrap_or(1).max(1) - 1;
     if !show.once && !show.json && has_screen() {
-        let at = before.unwrap_or(1).max(1) - 1;
         view.is_replay = true;
         return on_screen(view, Feed::Replay(Player::new(recording, at)));
     }
     let end = recording.entries.len();
-    let numbers: Vec<usize> = if show.once {
-        // The last snapshot up to that moment. If the program was gone by then, an earlier one.
-        (0..before.unwrap_or(end).max(1)).rev().collect()
-    } else {
-        (before.unwrap_or(1).max(1) - 1..end).collect()
-    };
-    for number in numbers {
+    // `--once` shows the last snapshot up to that moment. If the program was gone by then, that's an
+    // earlier one.
+    let once = (0..before.unwrap_or(end).max(1)).rev().filter(|_| show.once);
+    for number in once.chain((at..end).filter(|_| !show.once)) {
         let time = screen::clock(recording.entries[number].unix_us);
         match recording.read(number).map_err(failed)? {
             Ok(json) => {

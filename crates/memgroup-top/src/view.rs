@@ -1,7 +1,7 @@
 //! View: which groups are shown in which order, the selected one, its history, and the keys.
 //!
-//! - I1. The selection stays with a group, by its id, when the order changes.
-//! - I2. The history has the groups of the last snapshot only, and at most `POINTS` of each.
+//! - I1. When the order changes, the selection stays with its group, by the group's id.
+//! - I2. The history has only groups of the last snapshot, with at most `POINTS` points each.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -13,7 +13,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// The most points of a history.
 pub(crate) const POINTS: usize = 600;
 
-/// Figures by which groups beside each other are sorted, the largest first; names from a to z.
+/// What siblings are sorted by: the largest figure first, or names from a to z.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sort {
     /// Bytes in use
@@ -54,17 +54,17 @@ pub(crate) struct Point {
     pub(crate) stalled: u64,
 }
 
-/// The act that a key asks for.
+/// What a key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     None,
     Redraw,
     Quit,
-    /// Of a replay: pauses or goes on.
+    /// Pauses or resumes a replay.
     Pause,
-    /// Goes so many snapshots on, or back.
+    /// Steps forward by this number of snapshots, or back if it's negative.
     Step(i64),
-    /// Doubles or halves the speed so many times.
+    /// Doubles the speed this number of times, or halves it if the number is negative.
     Speed(i32),
 }
 
@@ -166,18 +166,18 @@ impl View {
         }
     }
 
-    /// Line of the selected group.
+    /// Returns the line of the selected group.
     pub(crate) fn line(&self) -> usize {
         let is_it = |&at: &usize| Some(self.groups[at].id) == self.selected;
         self.order.iter().position(is_it).unwrap_or(0)
     }
 
-    /// The selected group.
+    /// Returns the selected group.
     pub(crate) fn group(&self) -> Option<&GroupSnapshot> {
         self.order.get(self.line()).map(|&at| &self.groups[at])
     }
 
-    /// Points of the selected group, the oldest first.
+    /// Returns the points of the selected group, the oldest first.
     pub(crate) fn points(&self) -> impl DoubleEndedIterator<Item = &Point> {
         self.group().and_then(|group| self.history.get(&group.id)).into_iter().flatten()
     }

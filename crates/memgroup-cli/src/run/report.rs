@@ -14,7 +14,7 @@ use crate::run::spec::{Kind, Spec};
 
 /// Significant decimal digits of a latency.
 const DIGITS: u8 = 3;
-/// One hour; longer statements count as one hour.
+/// One hour. Longer statements count as one hour.
 const NS_MAX: u64 = 3_600_000_000_000;
 
 /// The report of `memgroup run`.
@@ -29,10 +29,10 @@ pub(crate) struct Report {
 /// The process of an HTTP server.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Server {
-    /// Its bound: a memory cgroup, or RLIMIT_AS. None: it has none.
+    /// Its bound, if it has one: a memory cgroup, or RLIMIT_AS.
     pub(crate) bound: Option<String>,
     pub(crate) max: Option<u64>,
-    /// Most bytes of it that were in memory.
+    /// The most bytes of it that were in memory.
     pub(crate) resident_peak: u64,
     /// Seconds since the first request; none if it lived to the end.
     pub(crate) died_seconds: Option<f64>,
@@ -128,7 +128,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Those that failed for lack of memory: refused, stopped, or lost with their server.
+    /// Returns how many failed for lack of memory: refused, stopped, or lost with their server.
     pub(crate) fn failed(&self) -> u64 {
         self.refused + self.killed + self.lost
     }
@@ -155,7 +155,7 @@ pub(crate) struct TenantReport {
 }
 
 impl RegimeReport {
-    /// Figures of the groups of `spec` after a run of that many `seconds`. Without groups they are
+    /// Reports the groups of `spec` after a run of `seconds`. Without groups, their figures are
     /// unknown.
     pub(crate) fn of_groups(groups: Option<&Groups>, spec: &Spec, seconds: f64) -> RegimeReport {
         let snapshot = groups.map(|groups| groups.hierarchy.snapshot());
@@ -181,12 +181,12 @@ impl RegimeReport {
         }
     }
 
-    /// The group of a tenant at the end.
+    /// Returns the group of a tenant at the end.
     pub(crate) fn group(&self, tenant: &str) -> Option<&GroupSnapshot> {
         self.groups.as_ref()?.group(&format!("/tenants/{tenant}"))
     }
 
-    /// The results of all tenants together.
+    /// Returns the results of all tenants together.
     pub(crate) fn sum(&self) -> Tally {
         let mut sum = Tally::default();
         for TenantReport { tally, .. } in &self.tenants {

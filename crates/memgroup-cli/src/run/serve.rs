@@ -1,7 +1,7 @@
 //! Serve: the groups of a run, for a browser and other clients on this machine.
 //!
-//! - I1. The socket is in a directory of this user alone. So no other user places a file at its
-//!   path, or has its name before the run.
+//! - I1. The socket is in a directory that only this user can write to, so no other user can place
+//!   a file at its path.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -17,9 +17,8 @@ use crate::run::base::process::user;
 use crate::run::base::progress::Progress;
 use crate::run::base::{OrFail, RunError};
 
-/// Serves the groups until the result is dropped, on a socket in a directory of this user, and
-/// prints how to look at them. With an `address` it also serves a page there, whose token may read
-/// and control.
+/// Serves the groups on a socket until the result is dropped, and prints how to see them. With an
+/// `address` it also serves a page there, whose token may read and control.
 pub(crate) fn serve(
     hierarchy: &Hierarchy,
     address: Option<SocketAddr>,
@@ -46,29 +45,25 @@ pub(crate) fn serve(
     Ok(server)
 }
 
-/// The directory of the socket: `runtime`, if it is of this user alone, or else one in `temporary`.
+/// Returns the directory of the socket: `runtime` if only this user can use it, or else one in
+/// `temporary`.
 fn folder(runtime: Option<PathBuf>, temporary: &Path, own: u32) -> Result<PathBuf, String> {
-    // It may be that of another user, as after `su`.
+    // After `su` it may be that of another user.
     if let Some(runtime) = runtime.filter(|path| path.is_absolute() && is_private(path, own).unwrap_or(false))
     {
         return Ok(runtime);
     }
     let folder = temporary.join(format!("memgroup-{own}"));
-    let failed = |why: &str| format!("failed to make the directory {} for a socket: {why}", folder.display());
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(&error.to_string())),
-        _ => {}
-    }
-    match is_private(&folder, own) {
-        Ok(true) => Ok(folder),
-        Ok(false) => Err(failed(&format!(
-            "a file is there that is not a directory of user {own} with the mode 0700; remove it, or set XDG_RUNTIME_DIR"
-        ))),
-        Err(error) => Err(failed(&error.to_string())),
-    }
+    let wrong = "a file is there that is not a directory of this user with the mode 0700; remove it, or set XDG_RUNTIME_DIR";
+    let made = match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => is_private(&folder, own).and_then(|is| if is { Ok(()) } else { Err(io::Error::other(wrong)) }),
+    };
+    let failed = |why| format!("failed to make the directory {} for a socket: {why}", folder.display());
+    made.map_err(failed).map(|()| folder)
 }
 
-/// Removes the sockets of runs that were killed: the process of such a run is gone, and no server
+/// Removes the sockets of runs that were killed. The process of such a run is gone, and no server
 /// holds its lock.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -80,7 +75,7 @@ fn sweep(folder: &Path) {
             continue;
         }
         let lock = entry.path();
-        // A run of another container may share the directory, and not the numbers of processes.
+        // A run in another container may share the directory without sharing the numbers of processes.
         let Ok(file) = File::open(&lock) else { continue };
         if file.try_lock().is_ok() {
             let socket = lock.with_extension("");
@@ -92,8 +87,8 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Whether the path is a directory, not a link to one, which this user owns and no other user reads
-/// or writes.
+/// Returns whether the path is a directory, not a link to one, that this user owns and no other
+/// user can read or write.
 fn is_private(path: &Path, own: u32) -> io::Result<bool> {
     let found = fs::symlink_metadata(path)?;
     Ok(found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)

@@ -1,10 +1,10 @@
 //! Engine `sqlite`: the tenants' statements in this process, and the comparison with SQLite's heap
 //! limit.
 //!
-//! - I1. SQLite's allocator is chosen once per process, so each regime of a comparison runs in a
+//! - I1. SQLite's allocator is chosen once per process, so each turn of a comparison runs in a
 //!   process of its own: this program with the option `--turn`. It prints its result as JSON.
 //! - I2. The turns run one after the other, on the same files, with the same seconds and seed.
-//! - I3. A failed turn costs only its own regime. Without memgroup's own result there is no
+//! - I3. A failed turn costs only its own result. Without memgroup's own result there is no
 //!   comparison.
 
 use std::error::Error;
@@ -14,8 +14,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::run::backend::Backend;
 use crate::run::backend::session::Session;
-use crate::run::backend::{Backend, Regime};
 use crate::run::base::process::{Child, EXIT_INTERRUPTED};
 use crate::run::base::{Failure, OrFail, RunError};
 use crate::run::data::workload::Workload;
@@ -64,15 +64,16 @@ impl work::Client for Client<'_> {
     }
 }
 
-/// Runs one regime in this process, and serves its groups, also at `address`. The result is none if
-/// a stop was requested before the first statement.
+/// Runs the tenants in this process, with groups or under SQLite's heap limit, and serves the
+/// groups, also at `address`. The result is none if a stop was requested before the first
+/// statement.
 pub(crate) fn run(
     job: &Job<'_>,
-    regime: Regime,
+    has_groups: bool,
     address: Option<SocketAddr>,
 ) -> Result<Option<RegimeReport>, RunError> {
     let spec = job.spec;
-    let backend = Backend::build(regime, spec)?;
+    let backend = Backend::build(has_groups, spec)?;
     let groups = backend.groups();
     let _server = groups.map(|groups| serve::serve(&groups.hierarchy, address, job.progress)).transpose()?;
     let loader = backend.create_loader()?;
@@ -111,8 +112,8 @@ pub(crate) fn run(
     Ok(Some(report))
 }
 
-/// Runs the turns of both regimes. Returns the report, if memgroup's own turn had a result, and
-/// whether a turn failed.
+/// Runs a turn with memgroup and one without. Returns the report, if memgroup's own turn had a
+/// result, and whether a turn failed.
 pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError> {
     if job.spec.max_bytes.is_none() {
         let text = "--baseline needs a number to compare with: give the SPEC a top-level key `max`, such as max = \"128M\"";
@@ -122,35 +123,34 @@ pub(crate) fn compare(job: &Job<'_>) -> Result<(Option<Report>, bool), RunError>
         return Ok((None, false));
     }
     let mut has_failed = false;
-    let mut turn = |number: u32, regime: Regime| {
-        let title = regime.title();
+    let mut turn = |number: u32, title: &str| {
         job.progress.line(&format!("{number} of 2: {title}"));
-        let result = turn(job, regime).or_fail(format_args!("run the work {title}"));
+        let result = turn(job, number == 1).or_fail(format_args!("run the work {title}"));
         result.unwrap_or_else(|error| {
             has_failed = true;
             job.progress.line(&format!("memgroup: {error}"));
             None
         })
     };
-    let Some(memgroup) = turn(1, Regime::Groups) else { return Ok((None, has_failed)) };
-    let baseline = if job.stop.requested() { None } else { turn(2, Regime::HeapLimit) };
-    Ok((Some(Report { memgroup, baseline }), has_failed))
+    let Some(memgroup) = turn(1, "with memgroup") else { return Ok((None, has_failed)) };
+    let baseline = (!job.stop.requested()).then(|| turn(2, "without memgroup, under SQLite's heap limit"));
+    Ok((Some(Report { memgroup, baseline: baseline.flatten() }), has_failed))
 }
 
 /// Runs one turn in a process of its own. The result is none if the turn was stopped before it had
 /// one.
-fn turn(job: &Job<'_>, regime: Regime) -> Result<Option<RegimeReport>, Box<dyn Error>> {
+fn turn(job: &Job<'_>, has_groups: bool) -> Result<Option<RegimeReport>, Box<dyn Error>> {
     let data = |command: &mut Command| {
         command.arg("--data").arg(job.directory);
     };
-    let (mut child, output) = Child::start(&["--turn"], data, &(regime, job.spec))?;
+    let (mut child, output) = Child::start(&["--turn"], data, &(has_groups, job.spec))?;
     let reader = thread::spawn(move || io::read_to_string(output));
     let status = loop {
-        if let Some(status) = child.status()? {
+        if let Some(status) = child.process.try_wait()? {
             break status;
         }
         if job.stop.requested() {
-            child.end_input();
+            child.input = None;
         }
         thread::sleep(POLL_EVERY);
     };

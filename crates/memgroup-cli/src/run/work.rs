@@ -244,11 +244,10 @@ impl Run<'_> {
     }
 }
 
-/// The counts of a tenant while the run lasts; those of 0 are left out.
+/// Returns the counts of a tenant while the run lasts; those of 0 are left out.
 fn counts(name: &str, results: &Results) -> String {
-    let tally = &results.tally;
-    let counts =
-        [(tally.done, ""), (tally.refused, " refused"), (tally.killed, " stopped"), (tally.lost, " lost")];
+    let &Tally { done, refused, killed, lost, .. } = &results.tally;
+    let counts = [(done, ""), (refused, " refused"), (killed, " stopped"), (lost, " lost")];
     let counts = counts.into_iter().filter(|&(count, _)| count > 0);
     let parts: Vec<_> = counts.map(|(count, kind)| units::count(count) + kind).collect();
     let text = if parts.is_empty() { "0".to_owned() } else { parts.join(" + ") };

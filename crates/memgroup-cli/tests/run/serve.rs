@@ -85,7 +85,7 @@ fn names_an_address_that_it_cannot_serve_at() {
     let place = Place::new();
     let spec = place.write("single.toml", SINGLE);
     for address in ["192.0.2.1:80", "0.0.0.0:0", "localhost:80", "shop"] {
-        let reason = "not an address of the loopback with a port, such as 127.0.0.1:9191";
+        let reason = "not a loopback address with a port, such as 127.0.0.1:9191";
         let output = place.output(&spec, &["--serve", address]);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(

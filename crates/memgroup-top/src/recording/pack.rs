@@ -1,17 +1,17 @@
-//! Pack: JSON of snapshots as rows of figures, and those as differences to the rows before.
+//! Pack: turns the JSON of snapshots into rows of figures, written as differences to earlier rows.
 //!
 //! ```text
 //! {"name":"a","usage_bytes":7,"rate":0.5}   row     shape  {"name":S,"usage_bytes":I,"rate":F}   once
 //!                                                   values string 1, 7, 50                       each time, less those before
 //! ```
 //!
-//! The groups are a row each, and the rest of the snapshot is row 0. `docs/recording.md` has the
-//! order of the bytes.
+//! Each group is a row, and the rest of the snapshot is row 0. `docs/recording.md` has the order of
+//! the bytes.
 //!
-//! - I1. Packing and unpacking gives the same text. Only numbers with a fraction are rounded, to
-//!   hundredths.
-//! - I2. A text that is unpacked, and the strings and shapes together, stay within bounds, whatever
-//!   the bytes. Packing refuses a text that unpacking would refuse.
+//! - I1. Packing and unpacking gives the same text, except that numbers with a fraction are rounded
+//!   to hundredths, and blanks between groups are dropped.
+//! - I2. Whatever the bytes are, an unpacked text stays within a bound, and so do all strings and
+//!   shapes together. Packing refuses a text that unpacking would refuse.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -28,13 +28,12 @@ const GROUPS: u8 = 4;
 /// The most bytes of a text, and of the strings and shapes together.
 const TEXT_MAX: usize = 160 << 20;
 const TABLES_MAX: usize = 64 << 20;
-/// Bytes that a string or shape takes in these tables besides its own, so that empty ones count,
-/// too.
+/// Bytes that a string or shape counts besides its own, so that empty ones count too.
 const ENTRY: usize = 32;
 /// The most rows of a snapshot.
 pub(super) const ROWS_MAX: usize = 1 << 20;
-/// The most figures of a snapshot, which a reader keeps twice: 256 for each of 65,536 groups. A
-/// byte of a body, and much less of a file, may be one.
+/// The most figures of a snapshot: 256 for each of 65,536 groups. A figure may take only a byte of
+/// a body, and much less of a file, but the reader holds two snapshots in memory.
 pub(super) const FIGURES_MAX: usize = 1 << 24;
 /// A bound below which hundredths of a number are exact.
 const FRACTION_MAX: f64 = 1e13;
@@ -46,11 +45,11 @@ struct Row {
     values: Vec<i64>,
 }
 
-/// Numbers of texts in the order of their first use.
+/// Numbers texts in the order of their first use.
 #[derive(Debug, Default)]
 struct Table {
     numbers: HashMap<Vec<u8>, usize>,
-    /// Those that no frame has yet.
+    /// Texts that are not in a frame yet.
     fresh: Vec<Vec<u8>>,
 }
 
@@ -72,8 +71,6 @@ pub(super) struct Packer {
     strings: Table,
     shapes: Table,
     rows: Vec<Row>,
-    /// Positions of rows by the number of their first string, which is the path of a group.
-    positions: HashMap<i64, usize>,
     /// Bytes of all strings and shapes, as the reader counts them.
     held: usize,
     /// Bytes of the last text when it is unpacked.
@@ -81,7 +78,7 @@ pub(super) struct Packer {
 }
 
 impl Packer {
-    /// The bytes of a snapshot. The text must be valid JSON.
+    /// Packs a snapshot. The text must be valid JSON.
     ///
     /// # Errors
     /// A bound of the reader is exceeded (I2). Then no later snapshot can be packed.
@@ -111,12 +108,16 @@ impl Packer {
         }
         put(&mut bytes, rows.len() as u64);
         rows.iter().for_each(|row| put(&mut bytes, row.shape as u64));
+        // The first string of a row is the path of its group.
+        let firsts = self.rows.iter().enumerate().skip(1);
+        let positions: HashMap<i64, usize> =
+            firsts.filter_map(|(at, row)| Some((*row.values.first()?, at))).collect();
         let mut before: Vec<Option<&Row>> = Vec::with_capacity(rows.len());
         let mut expected = 0;
         for (number, row) in rows.iter().enumerate() {
             let at = match number {
                 0 => Some(0),
-                _ => row.values.first().and_then(|name| self.positions.get(name).copied()),
+                _ => row.values.first().and_then(|name| positions.get(name).copied()),
             };
             let at = at.filter(|&at| self.rows.get(at).is_some_and(|old| old.shape == row.shape));
             put(&mut bytes, at.map_or(0, |at| 1 + zigzag(at as i64 - expected)));
@@ -131,16 +132,13 @@ impl Packer {
                 }
             }
         }
-        let firsts = rows.iter().enumerate().skip(1);
-        self.positions =
-            firsts.filter_map(|(at, row)| row.values.first().map(|&first| (first, at))).collect();
         self.rows = rows;
         Ok(bytes)
     }
 
-    /// Returns the rows of a text. Row 0 has the mark of the groups in their place, if there are any.
+    /// Splits a text into rows. In row 0, a mark stands for the groups if there are any.
     fn rows(&mut self, json: &[u8]) -> Vec<Row> {
-        // A text of another form has no groups, and is row 0 as a whole.
+        // Any other JSON is one row.
         let groups = serde_json::from_slice::<Groups<'_>>(json).map_or_else(|_| Vec::new(), |all| all.groups);
         let mut outer = json.to_owned();
         if let [first, .., last] | [first @ last] = &groups[..] {
@@ -190,7 +188,7 @@ struct Groups<'a> {
     groups: Vec<&'a RawValue>,
 }
 
-/// The end of the string that begins at `at`.
+/// Returns the end of the string that begins at `at`.
 fn string_end(json: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(&byte) = json.get(end) {
@@ -203,7 +201,7 @@ fn string_end(json: &[u8], at: usize) -> usize {
     json.len()
 }
 
-/// A number as a mark and a value, or as it is in the shape.
+/// Adds a number as a mark and a value, or as text if it fits neither kind of value.
 fn number(text: &[u8], shape: &mut Vec<u8>, values: &mut Vec<i64>) {
     let parsed = std::str::from_utf8(text).unwrap_or_default();
     if let Ok(integer) = parsed.parse::<i64>() {
@@ -217,13 +215,13 @@ fn number(text: &[u8], shape: &mut Vec<u8>, values: &mut Vec<i64>) {
     }
 }
 
-/// A number of hundredths as JSON.
+/// Formats a number of hundredths as JSON.
 fn hundredths(value: i64) -> String {
     let (sign, value) = (if value < 0 { "-" } else { "" }, value.unsigned_abs());
     format!("{sign}{}.{:02}", value / 100, value % 100)
 }
 
-/// For each shape, in the order of the numbers: its marks, and its rows.
+/// Returns the number of marks and the rows of each shape, in the order of the shapes.
 fn columns(rows: &[Row]) -> Vec<(usize, Vec<usize>)> {
     let mut by_shape = std::collections::BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
@@ -245,10 +243,10 @@ pub(super) struct Unpacker {
 }
 
 impl Unpacker {
-    /// The JSON of a snapshot, if the text is wanted.
+    /// Unpacks a snapshot. Returns its JSON if the text is wanted.
     ///
     /// # Errors
-    /// Bytes that no `Packer` makes. Then no later frame can be unpacked.
+    /// No `Packer` makes these bytes. Then no later frame can be unpacked.
     pub(super) fn unpack(&mut self, mut bytes: &[u8], is_wanted: bool) -> Result<Vec<u8>, String> {
         let bytes = &mut bytes;
         for is_shape in [false, true] {
@@ -319,7 +317,7 @@ impl Unpacker {
         Ok(text)
     }
 
-    /// Writes a row; where it has the mark of the groups, all others follow.
+    /// Writes a row. All other rows follow where it has the mark of the groups.
     fn write(&self, row: &Row, is_outer: bool, text: &mut Vec<u8>) -> Result<(), String> {
         let mut values = row.values.iter();
         let mut is_first = is_outer;
@@ -354,7 +352,7 @@ impl Unpacker {
     }
 }
 
-/// Differences near 0 as small numbers: 0, -1, 1, -2, 2.
+/// Maps differences near 0 to small numbers: 0, -1, 1, -2 and 2 to 0, 1, 2, 3 and 4.
 fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
@@ -385,7 +383,7 @@ fn get(bytes: &mut &[u8]) -> Result<u64, String> {
     Err("a number is too long".to_owned())
 }
 
-/// A number of things of which each takes a byte at least.
+/// Reads a number of things, each of which takes at least a byte.
 fn count(bytes: &mut &[u8]) -> Result<usize, String> {
     let number = get(bytes)?;
     usize::try_from(number)

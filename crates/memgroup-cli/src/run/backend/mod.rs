@@ -2,20 +2,18 @@
 //!
 //! - I1. SQLite's allocator is chosen once per process, so a process builds one `Backend`, before
 //!   it uses SQLite.
-//! - I2. Both backends open connections in the same (serialized) mode with the same settings. They
-//!   differ only in their limits.
+//! - I2. Both backends open connections in the same mode (serialized) and with the same settings.
+//!   Only their limits differ.
 
 #![allow(unsafe_code)]
 
 pub(crate) mod session;
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use memgroup::{BYTES_MAX, Config, Group, Hierarchy};
 use memgroup_sqlite::TenantConnection;
 use rusqlite::{Connection, OpenFlags, ffi};
-use serde::{Deserialize, Serialize};
 
 use crate::run::base::{Failure, OrFail, RunError};
 use crate::run::spec::{Settings, Spec, TenantSpec};
@@ -26,34 +24,15 @@ const PARENT: &str = "tenants";
 /// Name of the group that is charged while data is loaded.
 const LOADER: &str = "loader";
 
-/// Kind of limits in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Regime {
-    /// A group for each tenant.
-    Groups,
-    /// SQLite's hard heap limit for the whole process.
-    HeapLimit,
-}
-
-impl Regime {
-    /// Its name in messages.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Regime::Groups => "with memgroup",
-            Regime::HeapLimit => "without memgroup, under SQLite's heap limit",
-        }
-    }
-}
-
-/// The limits of a run, with a place for each tenant of a SPEC.
+/// The limits of a run.
 pub(crate) enum Backend {
     Groups(Groups),
     /// One heap for all tenants.
     HeapLimit {
         limit_bytes: Option<u64>,
-        /// Applies the settings of the process, and keeps SQLite initialised between the other
-        /// connections.
-        settings: Mutex<Connection>,
+        /// Applies the settings of the process, and keeps SQLite initialised while no other
+        /// connection is open.
+        settings: Connection,
     },
 }
 
@@ -67,18 +46,16 @@ pub(crate) struct Groups {
 }
 
 impl Backend {
-    /// Builds the backend of `regime` for the tenants of `spec`.
-    pub(crate) fn build(regime: Regime, spec: &Spec) -> Result<Backend, RunError> {
-        match regime {
-            Regime::Groups => Groups::install(spec).map(Backend::Groups),
-            Regime::HeapLimit => {
-                let settings = Connection::open_in_memory().or_fail("open SQLite in memory")?;
-                Ok(Backend::HeapLimit { limit_bytes: spec.max_bytes, settings: settings.into() })
-            }
+    /// Builds groups, or else a heap limit, for the tenants of `spec`.
+    pub(crate) fn build(has_groups: bool, spec: &Spec) -> Result<Backend, RunError> {
+        if has_groups {
+            return Groups::install(spec).map(Backend::Groups);
         }
+        let settings = Connection::open_in_memory().or_fail("open SQLite in memory")?;
+        Ok(Backend::HeapLimit { limit_bytes: spec.max_bytes, settings })
     }
 
-    /// The groups, if there are any.
+    /// Returns the groups, if there are any.
     pub(crate) fn groups(&self) -> Option<&Groups> {
         match self {
             Backend::Groups(groups) => Some(groups),
@@ -86,21 +63,20 @@ impl Backend {
         }
     }
 
-    /// Creates the group that is charged while data is loaded, so that no tenant is. None without
-    /// groups.
+    /// Creates the group that is charged while data is loaded, so that no tenant is. Returns none
+    /// without groups.
     pub(crate) fn create_loader(&self) -> Result<Option<Group>, RunError> {
         let create = |groups: &Groups| groups.hierarchy.root().create(LOADER);
         self.groups().map(create).transpose().or_fail("create /loader")
     }
 
-    /// Ends loading: removes the loader's group, which frees it with its last handle. Applies the
-    /// heap limit, and restarts SQLite's high-water mark.
+    /// Ends loading: removes the loader's group, applies the heap limit, and resets SQLite's
+    /// high-water mark.
     pub(crate) fn end_loading(&self, loader: Option<Group>) -> Result<(), RunError> {
         loader.map_or(Ok(()), |group| group.remove()).or_fail("remove /loader")?;
         let Backend::HeapLimit { limit_bytes, settings } = self else { return Ok(()) };
         let action = "limit SQLite's heap";
         let wanted = limit_bytes.map_or(i64::MAX, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
-        let settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
         let set = format!("PRAGMA hard_heap_limit = {wanted}");
         let now: i64 = settings.query_row(&set, [], |row| row.get(0)).or_fail(action)?;
         if now != wanted {
@@ -137,18 +113,19 @@ impl Backend {
         Ok(session)
     }
 
-    /// Bytes of SQLite's heap now, its peak, and its limit; none with groups.
+    /// Returns the bytes of SQLite's heap, its peak and its limit; none with groups.
     pub(crate) fn heap(&self) -> Option<[Option<u64>; 3]> {
         let Backend::HeapLimit { limit_bytes, .. } = self else { return None };
         // SAFETY: the call has no precondition.
         let usage = unsafe { ffi::sqlite3_memory_used() };
-        // SAFETY: the call has no precondition; 0 keeps the mark.
+        // SAFETY: the call has no precondition; 0 leaves the mark as it is.
         let peak = unsafe { ffi::sqlite3_memory_highwater(0) };
         let [usage, peak] = [usage, peak].map(|bytes| u64::try_from(bytes).ok());
         Some([usage, peak, *limit_bytes])
     }
 
-    /// Fails if a tenant of `spec` still has charged bytes. The caller has closed all connections.
+    /// Fails if a tenant of `spec` still has charged bytes. The caller must have closed all
+    /// connections.
     pub(crate) fn check_empty(&self, spec: &Spec) -> Result<(), RunError> {
         self.groups().map_or(Ok(()), |groups| groups.check_empty(spec))
     }
@@ -159,8 +136,8 @@ impl Groups {
     fn install(spec: &Spec) -> Result<Groups, RunError> {
         let config = Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom);
         let hierarchy = Hierarchy::new(config).or_fail("set up the hierarchy")?;
-        // SAFETY: the first use of SQLite in the process is here (I1). The threads that wait for signals
-        // and for the end of standard input do not use it.
+        // SAFETY: this is the first use of SQLite in the process (I1). The threads that wait for signals
+        // and for the end of standard input don't use it.
         let installed = unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) };
         installed.or_fail("put memgroup under SQLite")?;
         Groups::create(hierarchy, spec)
@@ -177,8 +154,8 @@ impl Groups {
         Ok(Groups { hierarchy, parent, tenants })
     }
 
-    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. All its work has
-    /// ended.
+    /// Fails if a tenant of `spec` still has charged bytes, except prepaid ones. All of its work
+    /// must have ended.
     pub(crate) fn check_empty(&self, spec: &Spec) -> Result<(), RunError> {
         for (tenant, bytes) in spec.tenants.iter().zip(self.tenants.iter().map(Group::usage_exact)) {
             if bytes > 0 {

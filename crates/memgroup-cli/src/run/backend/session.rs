@@ -14,21 +14,16 @@ use memgroup_sqlite::{TenantConnection, TenantError};
 use rusqlite::{Connection, ErrorCode, InterruptHandle, ffi};
 
 use crate::run::base::Failure;
-use crate::run::spec::{Temp, TenantSpec};
+use crate::run::spec::TenantSpec;
 
-/// Time between two tries of a statement under SQLite's heap limit.
+/// Time between two attempts of a statement under SQLite's heap limit.
 const RETRY_EVERY: Duration = Duration::from_millis(1);
 
-/// Settings of every connection of `tenant`. They forbid writing, because the files are reused.
+/// Returns the settings of every connection of `tenant`. They forbid writing, because the files are
+/// reused.
 pub(crate) fn settings(tenant: &TenantSpec) -> String {
-    let temp = match tenant.temp {
-        Temp::File => "FILE",
-        Temp::Memory => "MEMORY",
-    };
-    format!(
-        "PRAGMA cache_size = -{}; PRAGMA temp_store = {temp}; PRAGMA query_only = ON;",
-        tenant.cache_bytes >> 10
-    )
+    let (kib, temp) = (tenant.cache_bytes >> 10, tenant.temp);
+    format!("PRAGMA cache_size = -{kib}; PRAGMA temp_store = {temp:?}; PRAGMA query_only = ON;")
 }
 
 /// A tenant's connection.
@@ -70,8 +65,8 @@ impl Session {
     }
 
     /// Runs `work` as `run` does. If it finds no memory, waits and retries until the `deadline`.
-    /// SQLite's heap limit has no wait, so there it retries every [`RETRY_EVERY`], until the
-    /// run is `ending`.
+    /// Under SQLite's heap limit nothing can be waited for, so there it retries every
+    /// [`RETRY_EVERY`], until the run is `ending`.
     pub(crate) fn run_until<T>(
         &self,
         deadline: Instant,
@@ -83,8 +78,8 @@ impl Session {
         }
         loop {
             let result = self.run(&mut work);
-            // ORDERING: Relaxed; only the flag is handed over. The watcher unparks this thread after it sets
-            // the flag, so a stale value costs one retry.
+            // ORDERING: Relaxed, because only the flag is handed over. The watcher unparks this thread after
+            // it sets the flag, so a stale value costs one retry.
             let is_over = Instant::now() >= deadline || ending.load(Ordering::Relaxed);
             if is_over || !matches!(result, Err(Failure::Refused(_))) {
                 return result;
@@ -93,8 +88,9 @@ impl Session {
         }
     }
 
-    /// Bytes of the connection's page caches, as SQLite estimates them. With groups this also
-    /// updates the statistics of memory by kind, which otherwise happens only now and then.
+    /// Returns the bytes of the connection's page caches, as SQLite estimates them. With groups
+    /// this also updates the statistics of memory by kind, which are otherwise updated only now
+    /// and then.
     pub(crate) fn page_cache_bytes(&self) -> u64 {
         match self {
             Session::Group(connection) => connection.sample().page_cache_bytes,
@@ -102,7 +98,7 @@ impl Session {
         }
     }
 
-    /// Handle that interrupts the connection from any thread.
+    /// Returns a handle that interrupts the connection from any thread.
     pub(crate) fn interrupter(&self) -> InterruptHandle {
         match self {
             Session::Group(connection) => connection.interrupt_handle(),
@@ -122,8 +118,8 @@ fn page_cache_bytes(connection: &Connection) -> u64 {
     if code == ffi::SQLITE_OK { u64::try_from(now).unwrap_or(0) } else { 0 }
 }
 
-/// Turns rusqlite's panic at a value without memory into a refusal, as `TenantConnection` does;
-/// resumes any other panic.
+/// Turns rusqlite's panic about a value that found no memory into a refusal, as `TenantConnection`
+/// does. Resumes any other panic.
 fn refusal_or_resume<T>(panic: Box<dyn Any + Send>) -> Result<T, Failure> {
     match panic.downcast_ref::<&str>() {
         Some(text) if text.ends_with("column type with NULL data") => {

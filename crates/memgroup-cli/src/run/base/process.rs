@@ -8,7 +8,7 @@ use std::error::Error;
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::os::unix::fs::MetadataExt as _;
-use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -74,9 +74,9 @@ pub(crate) fn on_end_of_input(then: impl FnOnce() + Send + 'static) {
 
 /// A child process. Dropping it ends the process.
 pub(crate) struct Child {
-    process: std::process::Child,
-    /// Its end ends the child (I1).
-    input: Option<ChildStdin>,
+    pub(crate) process: std::process::Child,
+    /// Dropping it ends the child's input, so the child ends by itself (I1).
+    pub(crate) input: Option<ChildStdin>,
 }
 
 impl Child {
@@ -96,21 +96,6 @@ impl Child {
         // A child that ended early has printed its error.
         let input = process.stdin.take().filter(|mut input| input.write_all(line.as_bytes()).is_ok());
         Ok((Child { process, input }, output))
-    }
-
-    /// Ends the child's input, so the child ends by itself.
-    pub(crate) fn end_input(&mut self) {
-        self.input = None;
-    }
-
-    /// Returns the exit status if the child has ended.
-    pub(crate) fn status(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.process.try_wait()
-    }
-
-    /// Returns the number of the process.
-    pub(crate) fn id(&self) -> u32 {
-        self.process.id()
     }
 }
 

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
-/// Time to the first line about one thing, without a terminal. It doubles with each line, up to
-/// `LINE_EVERY`.
+/// Time until the first line about a subject, if there is no terminal. It doubles with each line,
+/// up to `LINE_EVERY`.
 const FIRST_LINE_AFTER: Duration = Duration::from_millis(500);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Destination of progress messages.
+/// Where progress is shown.
 pub(crate) struct Progress {
-    /// None: plain lines.
+    /// Plain lines are printed if none.
     bars: Option<MultiProgress>,
 }
 
 impl Progress {
-    /// Draws bars if standard error is a terminal that can.
+    /// Shows bars if standard error is a terminal that can, or else lines.
     pub(crate) fn on_stderr() -> Progress {
         let bars = (std::io::stderr().is_terminal() && !is_dumb_terminal())
             .then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
@@ -26,7 +26,7 @@ impl Progress {
 
     /// Prints a line that stays.
     pub(crate) fn line(&self, text: &str) {
-        // Standard error may be closed, which does not concern the run.
+        // The run goes on even if standard error is closed.
         match &self.bars {
             Some(bars) => drop(bars.println(text)),
             None => drop(writeln!(std::io::stderr().lock(), "{text}")),
@@ -48,7 +48,7 @@ impl Progress {
     }
 }
 
-/// Whether the terminal cannot move its cursor.
+/// Returns whether the terminal cannot move its cursor.
 pub(crate) fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
@@ -57,7 +57,7 @@ pub(crate) fn is_dumb_terminal() -> bool {
 pub(crate) struct Bar<'a> {
     progress: &'a Progress,
     bar: Option<ProgressBar>,
-    /// Time of the last line, and time to the next.
+    /// When the last line was printed, and the time until the next.
     lines: (Instant, Duration),
 }
 

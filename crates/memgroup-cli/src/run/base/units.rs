@@ -5,7 +5,7 @@ pub(crate) fn count(number: u64) -> String {
     indicatif::HumanCount(number).to_string()
 }
 
-/// Bytes in powers of two with one decimal: `15.9M`.
+/// Returns bytes in powers of two with one decimal: `15.9M`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const SUFFIXES: [&str; 5] = ["", "K", "M", "G", "T"];
     let mut value = bytes as f64;
@@ -18,7 +18,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if suffix == 0 { bytes.to_string() } else { format!("{value:.1}{}", SUFFIXES[suffix]) }
 }
 
-/// A limit in the largest unit that divides it, or `max` without one.
+/// Returns a limit in the largest unit that divides it, or `max` without one.
 pub(crate) fn limit(limit: Option<u64>) -> String {
     let Some(limit) = limit else { return "max".to_owned() };
     for (shift, suffix) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
@@ -29,8 +29,7 @@ pub(crate) fn limit(limit: Option<u64>) -> String {
     bytes(limit)
 }
 
-/// A duration with a unit that keeps about three digits: `8.4 us`, `12.0 ms`, `1.25 s`; `0` for
-/// none.
+/// Returns a duration with a unit that gives it about three digits: `8.4 us`, `12.0 ms`, `1.25 s`.
 pub(crate) fn duration_us(us: f64) -> String {
     match us {
         0.0 => "0".to_owned(),

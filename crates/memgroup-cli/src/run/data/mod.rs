@@ -2,13 +2,13 @@
 //!
 //! Each tenant has one SQLite file, which is built once, kept and reused.
 //!
-//! - I1. A file under its final name is complete: it is built under another name, synced to disk,
-//!   then renamed.
-//! - I2. The header of a file says its format and scale. A file of this program with another format
-//!   is built again.
-//! - I3. A file that this program did not make is never changed. New files get a name that was
-//!   free. A file is removed or replaced only if its header has this program's id. A database is
-//!   not opened beside a file that SQLite would play back.
+//! - I1. A file under its final name is complete, because it's built under another name, synced to
+//!   disk, and then renamed.
+//! - I2. The header of a file has its format and scale. A file of this program with another format
+//!   is rebuilt.
+//! - I3. A file that this program didn't make is never changed. New files get a name that was free.
+//!   A file is removed or replaced only if its header has this program's id. A database is not
+//!   opened beside a file that SQLite would play back.
 //! - I4. Building needs the lock of the directory. Using complete files needs neither the lock nor
 //!   the right to write.
 
@@ -32,16 +32,16 @@ use crate::run::spec::{Scale, Spec, TenantSpec};
 
 /// "MgTH": SQLite's `application_id` in the header of each file.
 const APPLICATION_ID: u32 = 0x4d67_5448;
-/// Changes with the tables, the indexes or the generator.
+/// It must change with the tables, the indexes or the generator.
 const FORMAT: u32 = 2;
-/// Threads that build at once. Each sorts and writes, so more threads only wait for the disk.
+/// The most threads that build at once. More would only wait for the disk.
 const BUILDERS_MAX: usize = 8;
 /// Suffix of a file that is being built.
 const BUILDING: &str = ".building";
 /// Suffixes of the files that SQLite plays back into a database.
 const PLAYED_BACK: [&str; 2] = ["-journal", "-wal"];
 
-/// The SPEC and the surroundings of a run.
+/// The SPEC of a run, and what every part of the run uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub(crate) spec: &'a Spec,
@@ -51,8 +51,8 @@ pub(crate) struct Job<'a> {
     pub(crate) stop: &'a Stop,
 }
 
-/// Directory without `--data`: in the user's cache directory, otherwise in the system's temporary
-/// directory.
+/// Returns the directory without `--data`: in the user's cache directory, or else in the system's
+/// temporary directory.
 pub(crate) fn default_directory() -> PathBuf {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_CACHE_HOME")
@@ -69,7 +69,7 @@ pub(crate) struct Database {
     pub(crate) bytes: u64,
 }
 
-/// Builds the missing databases of `job`, and returns all in the order of the tenants; none if a
+/// Builds the missing databases of `job`, and returns all in the order of the tenants, or none if a
 /// stop was requested. Building is charged to `loader`.
 pub(crate) fn prepare(job: &Job<'_>, loader: Option<&Group>) -> Result<Option<Vec<Database>>, RunError> {
     let directory = job.directory;
@@ -90,7 +90,8 @@ pub(crate) fn prepare(job: &Job<'_>, loader: Option<&Group>) -> Result<Option<Ve
     job.spec.tenants.iter().map(found).collect::<Result<_, _>>().map(Some)
 }
 
-/// Reads every file once. Statements then find the same pages in the system's cache at every run.
+/// Reads every file once, so that statements find the same pages in the system's cache in every
+/// run.
 pub(crate) fn read_through(databases: &[Database]) -> Result<(), RunError> {
     for Database { path, .. } in databases {
         let read = File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
@@ -99,7 +100,7 @@ pub(crate) fn read_through(databases: &[Database]) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The tenants without a database, the largest last.
+/// Returns the tenants without a database, the largest last.
 fn missing<'a>(job: &Job<'a>) -> Result<Vec<&'a TenantSpec>, RunError> {
     let mut missing: Vec<&TenantSpec> = Vec::new();
     for tenant in &job.spec.tenants {
@@ -115,7 +116,7 @@ fn build_all(job: &Job<'_>, missing: Vec<&TenantSpec>, loader: Option<&Group>) -
     let builders =
         thread::available_parallelism().map_or(1, usize::from).min(BUILDERS_MAX).min(missing.len());
     let queue = Mutex::new(missing);
-    // The largest first: started last, it would run alone.
+    // The largest is built first. If it were last, it would be built alone.
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let build_queue = || {
         let _scope = loader.map(scope::enter);
@@ -132,14 +133,14 @@ fn build_all(job: &Job<'_>, missing: Vec<&TenantSpec>, loader: Option<&Group>) -
     })
 }
 
-/// The scale is part of the name, so SPECs with the same tenant at different scales use different
-/// files.
+/// Returns the path of a database. The scale is part of its name, so SPECs that have the same
+/// tenant at different scales use different files.
 fn path_of(directory: &Path, tenant: &TenantSpec) -> PathBuf {
     directory.join(format!("{}-{}.sqlite", tenant.name, tenant.scale))
 }
 
-/// Takes the lock of the directory, and waits for another process that has it; none if a stop was
-/// requested.
+/// Takes the lock of the directory, and waits for another process that has it. Returns none if a
+/// stop was requested.
 fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
     let path = job.directory.join(".lock");
     let file = File::options().create(true).append(true).open(&path).or_fail_at("lock", &path)?;
@@ -148,20 +149,18 @@ fn lock(job: &Job<'_>) -> Result<Option<File>, RunError> {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::Error(error)) => return Err(error).or_fail_at("lock", &path),
-            Err(TryLockError::WouldBlock) => {
-                if !told {
-                    let directory = job.directory.display();
-                    job.progress.line(&format!("waiting for another run that loads {directory}"));
-                    told = true;
-                }
-                thread::sleep(Duration::from_millis(50));
-            }
+            Err(TryLockError::WouldBlock) => {}
         }
+        if !std::mem::replace(&mut told, true) {
+            let directory = job.directory.display();
+            job.progress.line(&format!("waiting for another run that loads {directory}"));
+        }
+        thread::sleep(Duration::from_millis(50));
     }
     Ok(None)
 }
 
-/// The tenant's database, if it exists and is complete.
+/// Returns the tenant's database, if it exists and is complete.
 fn find(directory: &Path, tenant: &TenantSpec) -> Result<Option<Database>, RunError> {
     let path = path_of(directory, tenant);
     check_alone(&path)?;
@@ -177,7 +176,7 @@ fn find(directory: &Path, tenant: &TenantSpec) -> Result<Option<Database>, RunEr
     Ok((header == (length, stamp(tenant.scale))).then_some(Database { path, bytes: length }))
 }
 
-/// Refuses a database beside a file that SQLite would play back into it and delete. This program
+/// Fails if there is a file that SQLite would play back into the database and delete. This program
 /// leaves no such file, because it never writes to a database under its final name.
 fn check_alone(database: &Path) -> Result<(), RunError> {
     for suffix in PLAYED_BACK {
@@ -186,19 +185,18 @@ fn check_alone(database: &Path) -> Result<(), RunError> {
         let path = PathBuf::from(path);
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).or_fail_at("inspect", &path),
-            Ok(_) => {
-                let foreign =
-                    "that file was not made by this program, and SQLite would delete it; move it away";
-                return Err(foreign).or_fail_at("use the database beside", &path);
+            found => {
+                found.or_fail_at("inspect", &path)?;
+                let why = "that file was not made by this program, and SQLite would delete it; move it away";
+                return Err(why).or_fail_at("use the database beside", &path);
             }
         }
     }
     Ok(())
 }
 
-/// Removes the unfinished files of killed runs. The caller holds the lock, so no process is writing
-/// them.
+/// Removes the unfinished files of killed runs. The caller must hold the lock, so that no process
+/// is writing them.
 fn remove_unfinished(directory: &Path) -> Result<(), RunError> {
     for entry in fs::read_dir(directory).or_fail_at("list", directory)? {
         let path = entry.or_fail_at("list", directory)?.path();
@@ -216,13 +214,13 @@ fn remove_unfinished(directory: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Format and scale in one number, SQLite's `user_version`.
+/// Returns the format and the scale in one number, which is SQLite's `user_version`.
 fn stamp(scale: Scale) -> u32 {
     FORMAT << 16 | scale.milli()
 }
 
-/// Size and `user_version` in the header of an SQLite file; none if this program did not make the
-/// file.
+/// Returns the size and `user_version` in the header of an SQLite file, or none if this program
+/// didn't make the file.
 fn header(file: &mut File) -> io::Result<Option<(u64, u32)>> {
     let mut bytes = [0; 100];
     match file.read_exact(&mut bytes) {
@@ -263,8 +261,8 @@ fn build(job: &Job<'_>, tenant: &TenantSpec) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Progress of loading TPC-H at that scale for `name`: it is called with the number of new rows,
-/// and returns whether to go on.
+/// Returns a function that shows the progress of loading TPC-H at this scale for `name`. It takes
+/// the number of new rows, and returns whether to go on.
 fn ticker<'a>(job: &Job<'a>, name: &'a str, scale: Scale) -> impl FnMut(u64) -> bool + 'a {
     let rows_about = tpch::row_count_about(scale.factor());
     let template = "  loading {msg:<14} {bar:30} {percent:>3} %  {human_pos} rows";
@@ -278,7 +276,7 @@ fn ticker<'a>(job: &Job<'a>, name: &'a str, scale: Scale) -> impl FnMut(u64) -> 
     }
 }
 
-/// No journal and no sync: an unfinished file is never used (I1).
+/// There is no journal and no sync, because an unfinished file is never used (I1).
 const FAST_AND_UNSAFE: &str = "
 PRAGMA page_size = 4096;
 PRAGMA journal_mode = OFF;
@@ -289,7 +287,7 @@ PRAGMA cache_size = -32768;";
 fn fill(path: &Path, scale: Scale, tick: &mut dyn FnMut(u64) -> bool) -> rusqlite::Result<bool> {
     let connection = Connection::open(path)?;
     connection.execute_batch(FAST_AND_UNSAFE)?;
-    // First of all, so that an unfinished file has this program's id (I3).
+    // This comes first, so that an unfinished file has this program's id (I3).
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     let transaction = connection.unchecked_transaction()?;
     transaction.execute_batch(tpch::TABLES)?;

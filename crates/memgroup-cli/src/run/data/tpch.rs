@@ -1,7 +1,8 @@
 //! TPC-H tables in SQLite: their columns, and their rows from the generator.
 //!
-//! Money is stored in whole cents and a date as `YYYY-MM-DD`, so sums are exact and SQLite compares
-//! dates as text. The large tables are filled in the order of their keys, so each insert appends.
+//! Money is stored in whole cents, so sums are exact, and dates as `YYYY-MM-DD`, so SQLite can
+//! compare them as text. The large tables are filled in the order of their keys, so each insert
+//! appends.
 
 use std::fmt::{Display, Write};
 
@@ -38,13 +39,14 @@ pub(crate) const INDEXES: &str = "
 CREATE INDEX orders_by_customer ON orders (o_custkey);
 CREATE INDEX partsupp_by_part ON partsupp (ps_partkey);";
 
-/// Approximate number of rows in all tables, for progress. An order has four line items on average.
+/// Returns about how many rows all tables have, for the progress. An order has four line items on
+/// average.
 pub(crate) fn row_count_about(factor: f64) -> u64 {
     (factor * (6_001_215.0 + 1_500_000.0 + 800_000.0 + 200_000.0 + 150_000.0 + 10_000.0)) as u64 + 30
 }
 
-/// Fills all tables at scale `factor`. It calls `tick` now and then with the number of new rows;
-/// when `tick` returns `false`, filling ends early and returns `false`.
+/// Fills all tables at scale `factor`. It calls `tick` now and then with the number of new rows. If
+/// `tick` returns `false`, it ends early and returns `false`.
 pub(crate) fn fill(
     connection: &Connection,
     factor: f64,

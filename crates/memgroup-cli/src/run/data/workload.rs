@@ -26,8 +26,8 @@ impl Work {
         Work { sql, parameters: Vec::new() }
     }
 
-    /// Runs the statement to its last row, fetches every value, and returns the number of rows. A
-    /// hoard is held while `holds` returns true.
+    /// Runs the statement to its last row, fetches every value, and returns the number of rows. It
+    /// holds a hoard while `holds` returns true.
     pub(crate) fn run(&self, connection: &Connection, holds: impl FnMut() -> bool) -> rusqlite::Result<u64> {
         if self.sql == HOARD {
             return hoard(connection, holds);
@@ -46,8 +46,8 @@ impl Work {
     }
 }
 
-/// Fills a temporary table until no more memory is to be had, and keeps a cursor on it open while
-/// `holds`. Returns the number of its parts.
+/// Fills a temporary table until no more memory is available, and leaves a cursor on it open while
+/// `holds` returns true. Returns the number of the table's parts.
 fn hoard(connection: &Connection, mut holds: impl FnMut() -> bool) -> rusqlite::Result<u64> {
     let mut most = u64::MAX;
     loop {
@@ -57,8 +57,8 @@ fn hoard(connection: &Connection, mut holds: impl FnMut() -> bool) -> rusqlite::
             connection.execute_batch("ROLLBACK")?;
         }
         match held {
-            // SQLite undoes a failed insertion alone if it has the memory for that. Else it undoes all, and
-            // the next try takes less.
+            // If SQLite has the memory for it, it undoes only the failed insertion. If not, it undoes the
+            // whole transaction, and the next attempt takes less.
             Err(error) if is_out_of_memory(&error) && !is_kept && most > 0 && holds() => {}
             held => return held,
         }
@@ -69,19 +69,18 @@ fn is_out_of_memory(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::OutOfMemory)
 }
 
-/// Fills the table with `most` parts; if that is refused, `most` is fewer afterwards.
+/// Fills the table with `most` parts. If that is refused, it lowers `most`.
 fn fill_and_hold(
     connection: &Connection,
     most: &mut u64,
     holds: &mut impl FnMut() -> bool,
 ) -> rusqlite::Result<u64> {
-    // The settings of every connection forbid writing; this one writes nothing but its own temporary
-    // table.
+    // The settings of every connection forbid writing. This one only writes its own temporary table.
     connection
         .execute_batch("PRAGMA query_only = OFF; BEGIN; CREATE TEMP TABLE hoard (part BLOB NOT NULL)")?;
     let mut insert = connection.prepare(HOARD)?;
     let mut parts = 0;
-    // The first part is made even if the run has ended: a statement returns a row (I2).
+    // The first part is made even if the run has ended, because a statement returns a row (I2).
     while parts == 0 || (parts < *most && holds()) {
         match insert.execute([]) {
             Ok(_) => parts += 1,
@@ -105,22 +104,29 @@ fn fill_and_hold(
     Ok(parts)
 }
 
-/// Endless sequence of statements of one thread.
+/// The endless sequence of statements of one thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Workload {
     kind: Kind,
-    counts: RowCounts,
+    /// Row counts of `orders`, `customer` and `part`.
+    rows: [u64; 3],
     keys: Keys,
     turn: usize,
 }
 
 impl Workload {
-    /// The sequence of `thread` of `tenant` on a database of that scale.
+    /// Makes the sequence of `thread` of `tenant` on a database of this scale.
     pub(crate) fn new(kind: Kind, scale: Scale, seed: u64, tenant: &str, thread: u32) -> Workload {
-        Workload { kind, counts: RowCounts::at(scale), keys: Keys::new(seed, tenant, thread), turn: 0 }
+        let factor = scale.factor();
+        let rows = [
+            OrderGenerator::calculate_row_count(factor, 1, 1),
+            CustomerGenerator::calculate_row_count(factor, 1, 1),
+            PartGenerator::calculate_row_count(factor, 1, 1),
+        ];
+        Workload { kind, rows: rows.map(|rows| rows as u64), keys: Keys::new(seed, tenant, thread), turn: 0 }
     }
 
-    /// The next statement.
+    /// Returns the next statement.
     pub(crate) fn next(&mut self) -> Work {
         let turn = self.turn;
         self.turn += 1;
@@ -138,13 +144,10 @@ impl Workload {
     }
 
     fn lookup(&mut self, turn: usize) -> Work {
-        let (counts, keys) = (self.counts, &mut self.keys);
-        let (sql, key) = match turn % 4 {
-            0 => (ORDER_BY_KEY, counts.order_key(keys)),
-            1 => (LINE_ITEM_BY_KEY, counts.order_key(keys)),
-            2 => (CUSTOMER_BY_KEY, counts.customer_key(keys)),
-            _ => (PART_BY_KEY, counts.part_key(keys)),
-        };
+        let lookups = [(ORDER_BY_KEY, 0), (LINE_ITEM_BY_KEY, 0), (CUSTOMER_BY_KEY, 1), (PART_BY_KEY, 2)];
+        let (sql, table) = lookups[turn % 4];
+        let row = 1 + self.keys.below(self.rows[table]);
+        let key = if table == 0 { order_key_of(row) } else { row as i64 };
         Work { sql, parameters: vec![Value::Integer(key)] }
     }
 
@@ -176,8 +179,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The sequence of `thread` of `tenant` under `seed`. It depends on the tenant's name, not on
-    /// its place in the SPEC.
+    /// Makes the sequence of `thread` of `tenant` under `seed`. It depends on the tenant's name,
+    /// and not on where the tenant stands in the SPEC.
     pub(crate) fn new(seed: u64, tenant: &str, thread: u32) -> Keys {
         // FNV-1a, because it is the same on every machine.
         let name = tenant.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -188,7 +191,7 @@ impl Keys {
         keys
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -197,54 +200,20 @@ impl Keys {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 up to, not including, `end` (0 when `end` is 0).
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        // High half of a wide product: the bias is negligible for ends far below 2^64.
+        // The bias of the high half of a wide product is negligible for ends far below 2^64.
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }
 
-/// Row counts of the tables with random keys.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RowCounts {
-    orders: u64,
-    customers: u64,
-    parts: u64,
-}
-
-impl RowCounts {
-    /// The counts at `scale`.
-    pub(crate) fn at(scale: Scale) -> RowCounts {
-        let factor = scale.factor();
-        RowCounts {
-            orders: OrderGenerator::calculate_row_count(factor, 1, 1) as u64,
-            customers: CustomerGenerator::calculate_row_count(factor, 1, 1) as u64,
-            parts: PartGenerator::calculate_row_count(factor, 1, 1) as u64,
-        }
-    }
-
-    /// A random key of `orders`.
-    pub(crate) fn order_key(self, keys: &mut Keys) -> i64 {
-        order_key_of(1 + keys.below(self.orders))
-    }
-
-    /// A random key of `customer`.
-    pub(crate) fn customer_key(self, keys: &mut Keys) -> i64 {
-        (1 + keys.below(self.customers)) as i64
-    }
-
-    /// A random key of `part`.
-    pub(crate) fn part_key(self, keys: &mut Keys) -> i64 {
-        (1 + keys.below(self.parts)) as i64
-    }
-}
-
-/// The key of the `index`-th order, counted from 1. TPC-H uses the first 8 of every 32 keys.
+/// Returns the key of the `index`-th order, counted from 1. TPC-H uses the first 8 of every 32
+/// keys.
 fn order_key_of(index: u64) -> i64 {
     ((index >> 3) << 5 | (index & 7)) as i64
 }
 
-/// Time for which a hoarder keeps its cursor on one row.
+/// How long a hoarder leaves its cursor on one row.
 const HELD_FOR: Duration = Duration::from_millis(20);
 
 /// One part of a hoard: 256K.
@@ -304,7 +273,7 @@ mod tests {
 
     use tpchgen::generators::OrderGenerator;
 
-    use super::{Keys, RowCounts, Workload, order_key_of};
+    use super::{Keys, Value, Workload, order_key_of};
     use crate::run::data::tpch;
     use crate::run::spec::{Kind, Scale};
 
@@ -413,12 +382,12 @@ mod tests {
 
     #[test]
     fn draws_keys_within_the_tables() {
-        let counts = RowCounts::at(Scale::of_factor(0.001).expect("0.001 is a scale"));
-        let mut keys = Keys::new(3, "a", 0);
-        for _ in 0..1_000 {
-            assert!((1..=150).contains(&counts.customer_key(&mut keys)));
-            assert!((1..=200).contains(&counts.part_key(&mut keys)));
-            assert!((1..=order_key_of(1_500)).contains(&counts.order_key(&mut keys)));
+        let scale = Scale::of_factor(0.001).expect("0.001 is a scale");
+        let mut workload = Workload::new(Kind::Lookups, scale, 3, "a", 0);
+        for turn in 0..4_000 {
+            let [Value::Integer(key)] = workload.next().parameters[..] else { panic!("a key") };
+            let last = [order_key_of(1_500), order_key_of(1_500), 150, 200][turn % 4];
+            assert!((1..=last).contains(&key), "{key} of {last}");
         }
     }
 }

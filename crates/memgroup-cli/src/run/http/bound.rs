@@ -1,7 +1,7 @@
-//! Bound of the server's process: a memory cgroup below this process's own where one can be made,
-//! otherwise RLIMIT_AS.
+//! Bound of the server's process: a memory cgroup below this process's own if one can be made, or
+//! else RLIMIT_AS.
 //!
-//! - I1. The parent makes the bound and removes it. The server enters it, before it allocates for
+//! - I1. The parent makes the bound and removes it. The server enters it before it allocates for
 //!   any tenant.
 
 #![allow(unsafe_code)]
@@ -15,7 +15,7 @@ use crate::run::base::process::proc_bytes;
 use crate::run::base::units;
 use crate::run::base::{OrFail, RunError};
 
-/// Bound of a process in bytes.
+/// The bound of a process in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Bound {
     /// The directory of a memory cgroup. The system kills the process that exceeds it.
@@ -45,11 +45,11 @@ impl Bound {
             fs::create_dir(&made).ok()?;
             let swap_bytes = if version == 0 { 0 } else { bytes };
             if fs::write(made.join(limit), bytes.to_string()).is_err() {
-                // There is no such file: the controller is not passed on.
+                // If there is no such file, the parent cgroup doesn't pass the controller on.
                 let _ = fs::remove_dir(&made);
                 return None;
             }
-            // Without swap there is no such file, and nothing to limit.
+            // Without swap this file doesn't exist, and nothing needs a limit.
             let _ = fs::write(made.join(swap), swap_bytes.to_string());
             Some(made)
         });
@@ -63,8 +63,7 @@ impl Bound {
         moved.or_fail(format_args!("move the server into {}", path.display()))
     }
 
-    /// Limits the address space of this process, if that is its bound, to so many bytes more than
-    /// now.
+    /// If the address space is bounded, limits that of this process to its size now plus the bound.
     pub(super) fn limit_address_space(&self) -> Result<(), RunError> {
         let Bound::AddressSpace(bytes) = *self else { return Ok(()) };
         let used = proc_bytes("self", "VmSize").ok_or("no VmSize").or_fail("read /proc/self/status")?;
@@ -76,15 +75,15 @@ impl Bound {
         }
     }
 
-    /// Removes the cgroup, which has no process any more.
+    /// Removes the cgroup, which must not have a process any more.
     pub(super) fn remove(&self) {
         if let Bound::Cgroup(path, _) = self {
-            // A cgroup that cannot be removed is empty, and harms nothing.
+            // An empty cgroup that stays does no harm.
             let _ = fs::remove_dir(path);
         }
     }
 
-    /// As reports call it.
+    /// Returns what reports call it.
     pub(super) fn title(&self) -> String {
         match self {
             Bound::Cgroup(_, bytes) => format!("a memory cgroup of {}", units::limit(Some(*bytes))),
@@ -111,8 +110,8 @@ fn remove_orphans(path: &Path) {
     names.filter(is_orphan).for_each(|name| drop(fs::remove_dir(path.join(name))));
 }
 
-/// Index of the version that controls memory, and the path of the process's own cgroup there, from
-/// /proc/self/cgroup.
+/// Returns the index of the version that controls memory, and the path of the process's own cgroup
+/// in it, from /proc/self/cgroup.
 fn own_cgroup(cgroups: &str) -> Option<(usize, &str)> {
     let fields = || cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let memory = fields().find(|(controllers, _)| controllers.split(',').any(|name| name == "memory"));

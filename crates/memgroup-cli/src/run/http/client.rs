@@ -1,12 +1,14 @@
 //! Client: the requests of a tenant, over a connection to the server.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
@@ -16,17 +18,17 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::Sleep;
 
 use crate::run::base::{Failure, OrFail, RunError};
-use crate::run::spec::{Kind, Spec, TenantSpec};
+use crate::run::spec::{Kind, TenantSpec};
 use crate::run::work::{self, Run, Step};
 
-/// Time between two looks at the run while a request waits.
+/// Time between two checks whether the run ends while a request waits.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Numbers in the body of a small request.
 const NUMBERS: u64 = 32;
 /// Bytes in the JSON of a runaway.
 const JSON: usize = 1 << 20;
-/// Frame of a body without end, and the time between two.
+/// The bytes of a frame of a body without end, and the time between two frames.
 const FRAME: usize = 512 << 10;
 const FRAME_PAUSE: Duration = Duration::from_millis(1);
 /// The path of requests with a body without end.
@@ -35,45 +37,31 @@ const STREAM: &str = "stream";
 const RUNAWAY: [&str; 4] = ["push", STREAM, "json", "reserve"];
 
 /// Body of a request.
+pub(super) type Content = Either<Full<Bytes>, Endless>;
+
+/// A body of equal frames without end, with a pause before each but the first.
 #[derive(Default)]
-pub(super) struct Content {
-    data: Bytes,
-    /// The data comes again and again, with a pause.
-    is_endless: bool,
-    is_sent: bool,
+pub(super) struct Endless {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-impl Body for Content {
+impl Body for Endless {
     type Data = Bytes;
-    type Error = std::convert::Infallible;
+    type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if let Some(pause) = &mut self.pause {
             ready!(pause.as_mut().poll(context));
         }
-        let sends = !self.is_sent || self.is_endless;
-        self.is_sent = true;
-        self.pause = self.is_endless.then(|| Box::pin(tokio::time::sleep(FRAME_PAUSE)));
-        Poll::Ready(sends.then(|| Ok(Frame::data(self.data.clone()))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        !self.is_endless && (self.is_sent || self.data.is_empty())
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        if self.is_endless {
-            return hyper::body::SizeHint::default();
-        }
-        hyper::body::SizeHint::with_exact(if self.is_sent { 0 } else { self.data.len() as u64 })
+        self.pause = Some(Box::pin(tokio::time::sleep(FRAME_PAUSE)));
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; FRAME])))))
     }
 }
 
-/// A JSON list of small objects. As a tree each takes some 80 times its text.
+/// Returns a JSON list of small objects. In memory, each takes about 80 times as much as its text.
 fn objects() -> Bytes {
     const ITEM: &str = "{\"a\":0},";
     format!("[{}{{}}]", ITEM.repeat(JSON / ITEM.len())).into()
@@ -90,7 +78,7 @@ pub(super) fn runtime() -> Result<Runtime, RunError> {
 /// Connects to the server.
 pub(super) async fn connect(address: SocketAddr) -> Result<SendRequest<Content>, Failed> {
     let stream = TcpStream::connect(address).await?;
-    // Without it small requests are slower, and still right.
+    // If this fails, small requests are only slower.
     let _ = stream.set_nodelay(true);
     let (sender, connection) = handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
@@ -99,30 +87,21 @@ pub(super) async fn connect(address: SocketAddr) -> Result<SendRequest<Content>,
 
 /// A client of the server. It has at most one connection.
 pub(super) struct Client<'a> {
-    runtime: Runtime,
-    requests: Requests<'a>,
-}
-
-impl<'a> Client<'a> {
-    /// The client of a tenant with that `number`.
-    pub(super) fn new(
-        spec: &Spec,
-        tenant: &'a TenantSpec,
-        number: u32,
-        address: SocketAddr,
-    ) -> Result<Client<'a>, RunError> {
-        let json = if tenant.workload == Kind::Runaway { objects() } else { Bytes::new() };
-        let turn = number as usize;
-        let requests = Requests { tenant, address, seed: spec.seed, json, sender: None, turn };
-        Ok(Client { runtime: runtime()?, requests })
-    }
+    runtime: Arc<Runtime>,
+    tenant: &'a TenantSpec,
+    address: SocketAddr,
+    seed: u64,
+    /// Body of a runaway's JSON.
+    json: Bytes,
+    /// Open since the last answer.
+    sender: Option<SendRequest<Content>>,
+    turn: usize,
 }
 
 impl work::Client for Client<'_> {
     fn next(&mut self, run: Run<'_>) -> Step {
-        let Client { runtime, requests } = self;
-        let result = runtime.block_on(async {
-            let mut asked = std::pin::pin!(requests.ask());
+        let result = Arc::clone(&self.runtime).block_on(async {
+            let mut asked = std::pin::pin!(self.ask());
             loop {
                 match tokio::time::timeout(LOOK_EVERY, &mut asked).await {
                     Ok(answer) => return answer,
@@ -136,20 +115,20 @@ impl work::Client for Client<'_> {
     }
 }
 
-/// The requests of a client.
-struct Requests<'a> {
-    tenant: &'a TenantSpec,
-    address: SocketAddr,
-    seed: u64,
-    /// Body of a runaway's JSON.
-    json: Bytes,
-    /// Open since the last answer.
-    sender: Option<SendRequest<Content>>,
-    turn: usize,
-}
+impl<'a> Client<'a> {
+    /// Makes client `number` of a tenant.
+    pub(super) fn new(
+        seed: u64,
+        tenant: &'a TenantSpec,
+        number: u32,
+        address: SocketAddr,
+    ) -> Result<Client<'a>, RunError> {
+        let json = if tenant.workload == Kind::Runaway { objects() } else { Bytes::new() };
+        let (runtime, turn) = (runtime()?.into(), number as usize);
+        Ok(Client { runtime, tenant, address, seed, json, sender: None, turn })
+    }
 
-impl Requests<'_> {
-    /// The next request.
+    /// Returns the next request.
     fn next(&mut self) -> (&'static str, Bytes) {
         let turn = self.turn;
         self.turn += 1;
@@ -160,18 +139,13 @@ impl Requests<'_> {
             return ("small", text.into());
         }
         let path = RUNAWAY[turn % RUNAWAY.len()];
-        let data = match path {
-            STREAM => Bytes::from_static(&[b'x'; FRAME]),
-            "json" => self.json.clone(),
-            _ => Bytes::new(),
-        };
-        (path, data)
+        (path, if path == "json" { self.json.clone() } else { Bytes::new() })
     }
 
     /// Makes the next request and waits for its answer.
     async fn ask(&mut self) -> Result<(), Failure> {
         let (path, data) = self.next();
-        let is_large = data.len() >= FRAME;
+        let is_large = path == STREAM || data.len() >= FRAME;
         let had_connection = self.sender.is_some();
         let mut sent = self.send(path, data.clone()).await;
         // The server closed the connection after its last answer, and before this request.
@@ -185,7 +159,7 @@ impl Requests<'_> {
             return answer(status, text);
         }
         self.sender = None;
-        // A server that lives has refused a large body: it closed the connection before the body was sent.
+        // If the server lives, it refused a large body by closing the connection before the body was sent.
         if is_large && TcpStream::connect(self.address).await.is_ok() {
             let text = "the server closed the connection before the body was sent";
             return Err(Failure::Refused(text.to_owned()));
@@ -201,7 +175,8 @@ impl Requests<'_> {
         };
         sender.ready().await?;
         let request = Request::post(format!("/{}/{path}", self.tenant.name)).header("host", "localhost");
-        let content = Content { data, is_endless: path == STREAM, ..Content::default() };
+        let content =
+            if path == STREAM { Either::Right(Endless::default()) } else { Either::Left(Full::new(data)) };
         let response = sender.send_request(request.body(content)?).await?;
         let status = response.status();
         let text = response.into_body().collect().await?.to_bytes();

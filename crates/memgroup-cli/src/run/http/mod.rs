@@ -4,9 +4,9 @@
 //!   SPEC ─▶ bound ─▶ server (child process: groups, handlers) ◀─ requests ─ client (threads) ─▶ report
 //! ```
 //!
-//! The server is a process, so the client's memory is not the server's, and a server that dies is
-//! seen. With `--baseline` a second server runs the same handlers without memgroup, under a bound
-//! of the same size.
+//! The server is a process of its own, so that its memory doesn't include the clients', and so that
+//! it may die. With `--baseline` a second server runs the same handlers without memgroup, under a
+//! bound of the same size.
 
 mod bound;
 mod client;
@@ -64,10 +64,10 @@ fn turn(job: &Job<'_>, bound: Option<&Bound>, has_groups: bool) -> Result<Regime
     let mut clients = Vec::new();
     for (index, tenant) in spec.tenants.iter().enumerate() {
         for number in 0..tenant.threads {
-            clients.push((index, Client::new(spec, tenant, number, process.address)?));
+            clients.push((index, Client::new(spec.seed, tenant, number, process.address)?));
         }
     }
-    let (title, id) = (if has_groups { "with" } else { "without" }, process.child.id());
+    let (title, id) = (if has_groups { "with" } else { "without" }, process.child.process.id());
     let first = format!("running {title} memgroup for {} s, server: process {id}", spec.seconds);
     let started = Instant::now();
     let (elapsed, results, _) = work::run(job, clients, &first, || process.look(started), |_| {})?;
@@ -76,7 +76,7 @@ fn turn(job: &Job<'_>, bound: Option<&Bound>, has_groups: bool) -> Result<Regime
     let seconds = elapsed.as_secs_f64();
     let mut report = match asked {
         Some(figures) if process.server.died_seconds.is_none() => figures?,
-        // The figures of its groups died with it.
+        // If the server died, the figures of its groups are lost.
         _ => RegimeReport::of_groups(None, spec, seconds),
     };
     report.tenants.iter_mut().zip(results).for_each(|(tenant, results)| results.report(tenant));
@@ -98,8 +98,8 @@ impl Process {
         let action = "start the server";
         let order = Order { spec: spec.clone(), has_groups, bound: bound.cloned() };
         let environment = |command: &mut Command| {
-            // Each arena of the system's allocator reserves 64M of the address space, and keeps memory that
-            // was freed.
+            // Each arena of the system's allocator reserves 64M of the address space, and holds on to memory
+            // that was freed.
             command.env_remove(blocks::CHARGED).env("MALLOC_ARENA_MAX", "2");
             if has_groups {
                 command.env(blocks::CHARGED, "1");
@@ -114,17 +114,17 @@ impl Process {
         Ok(Process { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), server })
     }
 
-    /// Notes the server's memory, and whether it lives.
+    /// Records the server's memory, and whether it lives.
     fn look(&mut self, started: Instant) {
         let Process { child, server, .. } = self;
         if server.died_seconds.is_some() {
             return;
         }
-        if let Ok(Some(status)) = child.status() {
+        if let Ok(Some(status)) = child.process.try_wait() {
             server.died_seconds = Some(started.elapsed().as_secs_f64());
             server.died_of = Some(status.to_string());
         }
-        let resident = process::proc_bytes(&child.id().to_string(), "VmHWM");
+        let resident = process::proc_bytes(&child.process.id().to_string(), "VmHWM");
         server.resident_peak = server.resident_peak.max(resident.unwrap_or(0));
     }
 
@@ -133,8 +133,9 @@ impl Process {
         let action = "ask the server for its figures";
         let ask = async {
             let mut sender = client::connect(self.address).await?;
-            let request =
-                hyper::Request::get("/").header("host", "localhost").body(client::Content::default())?;
+            let request = hyper::Request::get("/")
+                .header("host", "localhost")
+                .body(client::Content::Left(Default::default()))?;
             let body = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
             Ok::<_, client::Failed>(serde_json::from_slice(&body)?)
         };

@@ -1,13 +1,13 @@
-//! Server: a process of its own with the tenants' groups, and handlers that are the same with and
+//! Server: a process with the tenants' groups and handlers. The handlers are the same with and
 //! without memgroup.
 //!
 //! - I1. It ends when its standard input ends. The first line of its output is its port.
-//! - I2. With memgroup each tenant's handlers have a layer of their own: a group for each request,
-//!   below the tenant's. Without, they have none.
+//! - I2. With memgroup each tenant's handlers have a layer, which creates a group for each request
+//!   below the tenant's group.
 //!
-//! A handler allocates from the program's own allocator, so every block of it is charged to the
-//! request's group, if there is one. The handlers of a runaway ask for more memory without end.
-//! Each has safe points of its kind:
+//! A handler allocates from the program's own allocator, so its blocks are charged to the request's
+//! group if there is one. The handlers of a runaway allocate without end. They can be refused or
+//! stopped in different ways:
 //!
 //! | path | allocates | ends at |
 //! |---|---|---|
@@ -43,20 +43,20 @@ use crate::run::base::progress::Progress;
 use crate::run::base::{OrFail, RunError};
 use crate::run::report::RegimeReport;
 use crate::run::serve;
-use crate::run::spec::{Spec, TenantSpec};
+use crate::run::spec::Spec;
 
-/// Block of a runaway handler.
+/// Size of a block of a runaway handler.
 const BLOCK: usize = 512 << 10;
 /// Time between two blocks, as if the handler read them from a database.
 const BLOCK_WAIT: Duration = Duration::from_millis(1);
-/// Time for which a handler holds its memory, as if it waited for a database.
+/// How long a handler holds its memory, as if it waited for a database.
 const WAIT: Duration = Duration::from_millis(2);
-/// Words that a small request makes of each number in its body.
+/// How many words a small request makes of each number in its body.
 const WORDS: u64 = 32;
 /// Bytes charged before a request costs anything.
 const ADMISSION: u64 = 16 << 10;
 
-/// Order of the parent process.
+/// The order of the parent process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) spec: Spec,
@@ -67,7 +67,7 @@ pub(super) struct Order {
 /// Serves the tenants of the order on standard input, until that input ends.
 pub(crate) fn serve() -> Result<u8, RunError> {
     let order: Order = process::order().or_fail("read the server's order from standard input")?;
-    // A terminal sends Ctrl-C to both processes. The parent ends the server, after it asked for the
+    // A terminal sends Ctrl-C to both processes. The parent ends the server after it has asked for the
     // figures.
     Stop::default().on_ctrl_c().or_fail("listen for Ctrl-C")?;
     order.bound.as_ref().map_or(Ok(()), Bound::enter)?;
@@ -76,14 +76,20 @@ pub(crate) fn serve() -> Result<u8, RunError> {
 }
 
 async fn listen(order: Order) -> Result<u8, RunError> {
-    let groups = order.has_groups.then(|| create(&order.spec)).transpose()?.map(Arc::new);
+    let create = || {
+        let hierarchy = Hierarchy::new(Config::new().oom(order.spec.oom)).or_fail("set up the hierarchy")?;
+        Groups::create(hierarchy, &order.spec)
+    };
+    let groups = order.has_groups.then(create).transpose()?.map(Arc::new);
     let reclaimer = groups.as_ref().map(|groups| ReclaimerThread::spawn(&groups.hierarchy)).transpose();
     let _reclaimer = reclaimer.or_fail("start the reclaimer")?;
     let mut app = Router::new();
     for (index, tenant) in order.spec.tenants.iter().enumerate() {
         let mut handlers = routes();
         if let Some(groups) = &groups {
-            handlers = handlers.layer(layer(groups, index, tenant));
+            let group = groups.tenants[index].clone();
+            let layer = RequestGroups::new(move |_| Ok(group.clone()));
+            handlers = handlers.layer(layer.admission(ADMISSION).patience(tenant.patience));
         }
         app = app.nest(&format!("/{}", tenant.name), handlers);
     }
@@ -94,7 +100,7 @@ async fn listen(order: Order) -> Result<u8, RunError> {
         let report = RegimeReport::of_groups(groups.as_deref(), &spec, started.elapsed().as_secs_f64());
         std::future::ready(Json(report))
     };
-    // Outside of the layers: it answers when all groups are full.
+    // This route is outside of the layers, so it answers even if all groups are full.
     app = app.route("/", get(figures));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.or_fail("listen on the loopback")?;
     let port = listener.local_addr().or_fail("find the server's port")?.port();
@@ -105,21 +111,10 @@ async fn listen(order: Order) -> Result<u8, RunError> {
     axum::serve(listener, app).await.or_fail("serve").map(|()| 0)
 }
 
-fn create(spec: &Spec) -> Result<Groups, RunError> {
-    let hierarchy = Hierarchy::new(Config::new().oom(spec.oom)).or_fail("set up the hierarchy")?;
-    Groups::create(hierarchy, spec)
-}
-
-/// The layer of one tenant.
-fn layer(groups: &Groups, index: usize, tenant: &TenantSpec) -> RequestGroups {
-    let group = groups.tenants[index].clone();
-    RequestGroups::new(move |_| Ok(group.clone())).admission(ADMISSION).patience(tenant.patience)
-}
-
 /// The group of the request; none without memgroup.
 type Own = Option<Extension<RequestGroup>>;
 
-/// The handlers of one tenant.
+/// Returns the handlers of one tenant.
 fn routes() -> Router {
     Router::new()
         .route("/small", post(small))
@@ -130,7 +125,7 @@ fn routes() -> Router {
         .layer(DefaultBodyLimit::disable())
 }
 
-/// The answer to a charge that was refused.
+/// Answers when a charge was refused.
 fn refused(own: &Own, error: &ChargeError) -> Response {
     match own {
         Some(Extension(request)) => request.refuse(error).into_response(),
@@ -138,7 +133,7 @@ fn refused(own: &Own, error: &ChargeError) -> Response {
     }
 }
 
-/// The answer to an allocation that failed: `bytes` do not fit.
+/// Answers when an allocation of `bytes` failed.
 fn no_memory(own: &Own, bytes: u64) -> Response {
     let charged = own.as_ref().map(|Extension(request)| request.group().try_charge_by(bytes, Effort::Count));
     match charged {
@@ -147,7 +142,7 @@ fn no_memory(own: &Own, bytes: u64) -> Response {
     }
 }
 
-/// A small request: words from numbers, sorted, and held for a moment.
+/// Handles a small request: makes words from numbers, sorts them, and holds them for a moment.
 async fn small(body: Bytes) -> Response {
     let Ok(numbers) = serde_json::from_slice::<Vec<u64>>(&body) else {
         return (StatusCode::BAD_REQUEST, "not a list of numbers\n").into_response();
@@ -184,7 +179,7 @@ async fn stream(mut body: Body) -> Response {
 
 async fn json(own: Own, body: Bytes) -> Response {
     let parse = move || serde_json::from_reader::<_, Value>(BufReader::new(Checked::new(&body[..])));
-    // Parsing takes long, so it has a thread of its own.
+    // Parsing takes long, so it runs on a thread for blocking work.
     let parsed = match &own {
         Some(Extension(request)) => request.group().spawn_blocking(parse).await,
         None => tokio::task::spawn_blocking(parse).await,

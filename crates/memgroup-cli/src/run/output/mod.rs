@@ -1,9 +1,9 @@
 //! Output: the JSON to its file or standard output, the table to the reader.
 //!
-//! - I1. A regular file holds either its old content or the whole JSON: the JSON is written under
-//!   another name, then renamed. Only in a directory that takes no new file is it written in place.
-//! - I2. The JSON is written before the table, so a reader that closes its pipe cannot cost the
-//!   JSON.
+//! - I1. A regular file has either its old content or the whole JSON, because the JSON is written
+//!   under another name and then renamed. It's written in place only if the directory takes no new
+//!   file.
+//! - I2. The JSON is written before the table, so it isn't lost if a reader closes its pipe.
 //! - I3. A closed pipe is no error.
 
 mod text;
@@ -18,14 +18,14 @@ use crate::run::report::Report;
 /// Name of standard output as a destination of the JSON.
 pub(crate) const STDOUT: &str = "-";
 
-/// Checks before the run that the JSON can be written. The file keeps its content.
+/// Checks before the run that the JSON can be written. The content of the file stays.
 pub(crate) fn check(file: &Path) -> Result<(), RunError> {
     let checked = match fs::metadata(file) {
         _ if file == Path::new(STDOUT) => Ok(()),
         Ok(metadata) if metadata.is_file() || metadata.is_dir() => {
             File::options().append(true).open(file).map(drop)
         }
-        // Opening a pipe here would wait for its reader, and closing it would end the reader's input.
+        // Opening a pipe would wait for its reader, and closing it would end the reader's input.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => beside(file, ".new").map(drop),
         Err(error) => Err(error),
@@ -38,7 +38,7 @@ pub(crate) fn check(file: &Path) -> Result<(), RunError> {
 /// Replaces `file` by a new file with `text` (I1). A device, a pipe, and a file in a directory that
 /// takes no new file are written in place.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    // The canonical path keeps a link a link.
+    // With the canonical path, a link stays a link.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let old = fs::metadata(&target).ok();
     let is_regular = old.as_ref().is_none_or(fs::Metadata::is_file);
@@ -50,7 +50,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     new.persist(target).map(drop).map_err(|failed| failed.error)
 }
 
-/// The report for a reader: a line about the run, the table, and a sentence for each tenant.
+/// Formats the report for a reader: a line about the run, the table, and a sentence for each
+/// tenant.
 fn text(report: &Report) -> String {
     let own = &report.memgroup;
     let mut head = match own.tenants.len() {

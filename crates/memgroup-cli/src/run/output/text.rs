@@ -31,7 +31,7 @@ fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
-/// The cells of each tenant, and of all tenants together.
+/// Returns the cells of each tenant, and of all tenants together.
 fn cells(report: &RegimeReport, columns: &[&Column]) -> Vec<Vec<String>> {
     let sum = report.sum();
     let tenants =
@@ -40,7 +40,7 @@ fn cells(report: &RegimeReport, columns: &[&Column]) -> Vec<Vec<String>> {
     rows.map(|row| columns.iter().map(|(_, cell)| cell(&row)).collect()).collect()
 }
 
-/// The whole table, with a line end after each line.
+/// Returns the table, with a line end after each line.
 pub(super) fn table(report: &Report) -> String {
     let own = &report.memgroup;
     // Only requests are lost, and only statements are retried.
@@ -62,7 +62,7 @@ pub(super) fn table(report: &Report) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// A sentence for each tenant, after those about servers.
+/// Returns a sentence for each tenant, after those about servers.
 pub(super) fn sentences(report: &Report) -> String {
     let regimes = [("With memgroup", Some(&report.memgroup)), ("Without memgroup", report.baseline.as_ref())];
     let regimes = regimes.into_iter().filter_map(|(title, regime)| Some((title, regime?.server.as_ref()?)));
@@ -85,7 +85,7 @@ fn of_server(title: &str, server: &Server) -> String {
     format!("{title} the server {end}; at most {resident} of it were in memory.")
 }
 
-/// The outcome of a tenant's work, and what the engine did for it or to it.
+/// Describes the outcome of a tenant's work, and what the engine did for it or to it.
 fn of_tenant(tenant: &TenantReport, report: &RegimeReport, without: Option<&TenantReport>) -> String {
     let units = if report.server.is_some() { ["request", "requests"] } else { ["statement", "statements"] };
     let mut parts = vec![outcome(tenant, units)];
@@ -101,7 +101,7 @@ fn of_tenant(tenant: &TenantReport, report: &RegimeReport, without: Option<&Tena
         add((would > 0)
             .then(|| format!("its limit is not enforced, and would have refused {count} charge{plural}")));
     }
-    // Requests are of a server without page caches.
+    // The HTTP server has no page caches.
     add(tenant.idle.filter(|_| report.server.is_none()).map(|idle| {
         let ([then, now], since) =
             ([idle.page_cache, tenant.page_cache].map(units::bytes), idle.since_seconds);
@@ -111,7 +111,7 @@ fn of_tenant(tenant: &TenantReport, report: &RegimeReport, without: Option<&Tena
     format!("`{}`: {}.", tenant.name, parts.join("; "))
 }
 
-/// The statements or requests that failed.
+/// Describes the statements or requests that failed.
 fn outcome(tenant: &TenantReport, [one, many]: [&str; 2]) -> String {
     let tally = &tenant.tally;
     let counts = [(tally.refused, "refused"), (tally.killed, "stopped"), (tally.lost, "lost")];
@@ -133,7 +133,7 @@ fn outcome(tenant: &TenantReport, [one, many]: [&str; 2]) -> String {
     }
 }
 
-/// Breaks `text` into lines of at most `WIDTH` columns. Later lines are indented.
+/// Breaks `text` into lines of at most `WIDTH` columns. All but the first are indented.
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut column = 0;

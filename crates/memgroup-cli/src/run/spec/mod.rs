@@ -1,7 +1,6 @@
 //! SPEC: the tenants of a run, their work and their limits, read from a TOML file.
 //!
-//! - I1. A `Spec` is valid: every bound was checked when it was read, and no later code checks
-//!   again.
+//! - I1. A `Spec` is valid: every bound is checked when it's read, so no later code checks again.
 //! - I2. Every error names the file, the line, the key and the allowed values.
 
 mod notes;
@@ -15,9 +14,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::run::base::RunError;
-use source::{Source, Table, Values, bytes, integer, number, variant};
+use source::{Source, Values, bytes, integer, number, variant};
 
-/// Engine of a run: the program that tenants ask for work.
+/// The engine of a run: what does the tenants' work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Engine {
@@ -28,7 +27,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// The engine's built-in scenario, a SPEC like any other.
+    /// Returns the engine's built-in scenario, which is a SPEC like any other.
     pub(crate) fn built_in(self) -> &'static str {
         match self {
             Engine::Sqlite => include_str!("../../../specs/tenants.toml"),
@@ -36,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// Its name in a SPEC.
+    /// Returns the name of the engine in a SPEC.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Engine::Sqlite => "sqlite",
@@ -45,8 +44,8 @@ impl Engine {
     }
 }
 
-/// At least 1M, because opening one connection takes about 200 KiB. The upper end is the most that
-/// a group can count.
+/// The lower end is 1M because a connection takes about 200 KiB when it's opened. The upper end is
+/// the most that a group can count.
 const LIMIT: Values<'_, Option<u64>> = Values(
     "1M to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \"64M\"",
     &|value| bytes(value).filter(|limit| limit.is_none_or(|bytes| bytes >= 1 << 20)),
@@ -59,11 +58,11 @@ const TRUTH: Values<'_, bool> = Values("true or false", &|value| value.as_bool()
 const SEED: Values<'_, u64> = Values("an integer from 0 up", &|value| integer(value)?.try_into().ok());
 const SECONDS: Values<'_, f64> =
     Values("a number from 0.1 to 86400, in seconds", &|value| number(value).filter(is_run_time));
-/// Smallest run time of the statements.
+/// The shortest time for which statements run.
 pub(crate) const SECONDS_MIN: f64 = 0.1;
 const TENANTS_MAX: usize = 64;
 
-/// Kind of the statements that a tenant runs, or of the requests that it posts.
+/// What kind of statements a tenant runs, or of requests it posts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -74,10 +73,9 @@ pub(crate) enum Kind {
     Dashboards,
     /// Sorts and joins over all of `lineitem`.
     Etl,
-    /// A sorted join without its join condition; requests for which a handler allocates without
-    /// bound.
+    /// A sorted join without its join condition, or requests whose handlers allocate without bound.
     Runaway,
-    /// A temporary table that is filled until no more memory is to be had, and kept.
+    /// A temporary table that is filled until no more memory is available, and then kept.
     Hoarder,
     /// Small requests to the HTTP server.
     Requests,
@@ -93,7 +91,7 @@ impl Scale {
     /// The smallest scale.
     pub(crate) const LEAST: Scale = Scale { milli: 1 };
 
-    /// The scale with that factor, if it is allowed.
+    /// Returns the scale with this factor, if it's allowed.
     pub(crate) fn of_factor(factor: f64) -> Option<Scale> {
         let milli = (factor * 1_000.0).round();
         let is_step = (factor * 1_000.0 - milli).abs() < 1e-6;
@@ -115,7 +113,8 @@ impl std::fmt::Display for Scale {
     }
 }
 
-/// Place where SQLite keeps the intermediate results of a statement.
+/// Where SQLite keeps the intermediate results of a statement. The names are values of its pragma
+/// `temp_store`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Temp {
@@ -128,11 +127,12 @@ pub(crate) enum Temp {
 /// Settings of a tenant's group besides `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Bytes that are never reclaimed for other tenants. None: all.
+    /// Bytes that are never reclaimed for other tenants. `None` stands for all.
     pub(crate) min_bytes: Option<u64>,
-    /// Bytes that are reclaimed for other tenants only when nothing else is left. None: all.
+    /// Bytes that are reclaimed for other tenants only if nothing else is left. `None` stands
+    /// for all.
     pub(crate) low_bytes: Option<u64>,
-    /// Usage above which the tenant is slowed down. None: it never is.
+    /// Usage above which the tenant is slowed down. `None` is no such bound.
     pub(crate) high_bytes: Option<u64>,
     /// When nothing is left to reclaim, the tenant with the highest score is stopped first.
     pub(crate) oom_score: i32,
@@ -140,12 +140,12 @@ pub(crate) struct Settings {
     pub(crate) oom_group: bool,
     /// Waiting tenants with more weight get memory first.
     pub(crate) weight: u32,
-    /// `max` refuses charges; otherwise it only counts them.
+    /// Whether `max` refuses charges. If not, it only counts what it would have refused.
     pub(crate) enforced: bool,
 }
 
 impl Default for Settings {
-    /// The settings of a new group.
+    /// Returns the settings of a new group.
     fn default() -> Settings {
         Settings {
             min_bytes: Some(0),
@@ -168,7 +168,7 @@ pub(crate) struct TenantSpec {
     /// Each has its own connection.
     pub(crate) threads: u32,
     pub(crate) scale: Scale,
-    /// None: no limit.
+    /// `None` is no limit.
     pub(crate) max_bytes: Option<u64>,
     pub(crate) settings: Settings,
     /// Page cache of each connection.
@@ -176,13 +176,13 @@ pub(crate) struct TenantSpec {
     pub(crate) temp: Temp,
     /// Pause after each statement.
     pub(crate) pause: Duration,
-    /// Time for which a statement that finds no memory waits and is retried.
+    /// How long a statement that finds no memory waits and is retried.
     pub(crate) patience: Duration,
-    /// Index of an earlier tenant with `work`: this tenant begins when that one is idle. None: at
-    /// once.
+    /// Index of an earlier tenant with `work`. This tenant begins when that one is idle, or at once
+    /// without it.
     pub(crate) after: Option<usize>,
-    /// Time for which it begins statements; then it is idle with open connections. None: to the
-    /// end.
+    /// How long it begins statements. Then it's idle, with open connections. Without it,
+    /// it works to the end of the run.
     pub(crate) work: Option<Duration>,
 }
 
@@ -190,29 +190,31 @@ pub(crate) struct TenantSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) engine: Engine,
-    /// Bound of the HTTP server's process. None: it has none.
+    /// Bound of the HTTP server's process.
     pub(crate) process_max_bytes: Option<u64>,
     /// Run time of the statements.
     pub(crate) seconds: f64,
     /// Seed of all keys.
     pub(crate) seed: u64,
-    /// Limit of `/tenants`, the parent of all tenants. None: no limit.
+    /// Limit of `/tenants`, the parent of all tenants. `None` is no limit.
     pub(crate) max_bytes: Option<u64>,
-    /// Factor of the tenants' fair shares of that limit. None: they have none.
+    /// Factor of the tenants' fair shares of that limit, if they have shares.
     pub(crate) share: Option<u32>,
-    /// The `min` of each tenant is kept free for it.
+    /// Whether the `min` of each tenant is reserved for it.
     pub(crate) reserve_min: bool,
-    /// Caches are reclaimed before a tenant is refused.
+    /// Whether caches are reclaimed before a tenant is refused.
     pub(crate) reclaim: bool,
-    /// A statement of one tenant is stopped when another finds no memory; never without `reclaim`.
+    /// Whether a statement of one tenant is stopped when another finds no memory. Never without
+    /// `reclaim`.
     pub(crate) oom: bool,
-    /// At least one; the names differ.
+    /// At least one. Their names differ.
     pub(crate) tenants: Vec<TenantSpec>,
 }
 
 impl Spec {
-    /// Reads `file` once, because it may be a pipe or change during a run; without one the built-in
-    /// scenario of the engine. `asked` is the engine of the command line.
+    /// Reads `file`, or else the built-in scenario of the engine. `asked` is the engine of the
+    /// command line. The file is read only once, because it may be a pipe, or change during a
+    /// run.
     pub(crate) fn read(file: Option<&Path>, asked: Option<Engine>) -> Result<Spec, RunError> {
         let Some(file) = file else {
             let text = asked.unwrap_or(Engine::Sqlite).built_in();
@@ -226,31 +228,31 @@ impl Spec {
         Spec::parse(&name, &text, asked)
     }
 
-    /// Reads the SPEC `text` for the engine that it names, or that was `asked` for; errors call it
-    /// `file`.
+    /// Reads the SPEC `text`, which errors call `file`. If an engine was `asked` for, the text must
+    /// not name another.
     pub(crate) fn parse(file: &str, text: &str, asked: Option<Engine>) -> Result<Spec, RunError> {
         let mut top = Source { file, text }.parse()?;
-        let mut run = top.table("run")?;
+        top.take_in("run")?;
         let allowed = asked.map_or_else(
             || "\"sqlite\" or \"http\"".to_owned(),
             |asked| format!("\"{}\", as --engine says", asked.name()),
         );
         let engine =
             Values(&allowed, &|value| variant(value).filter(|&named| named == asked.unwrap_or(named)));
-        let engine = once(&mut top, &mut run, "engine", asked.unwrap_or(Engine::Sqlite), &engine)?;
-        let seconds = once(&mut top, &mut run, "seconds", 20.0, &SECONDS)?;
-        let seed = once(&mut top, &mut run, "seed", 1, &SEED)?;
-        let max_bytes = once(&mut top, &mut run, "max", None, &LIMIT)?;
-        let share = once(&mut top, &mut run, "share", None, &SHARE)?;
-        let reserve_min = once(&mut top, &mut run, "reserve_min", false, &TRUTH)?;
-        let oom = once(&mut top, &mut run, "oom", true, &TRUTH)?;
-        let (mut reclaim, mut process_max_bytes) = (true, None);
-        match engine {
-            Engine::Sqlite => reclaim = once(&mut top, &mut run, "reclaim", true, &TRUTH)?,
-            Engine::Http => process_max_bytes = once(&mut top, &mut run, "process_max", None, &LIMIT)?,
-        }
-        run.map_or(Ok(()), Table::finish)?;
-        let mut tenants: Vec<TenantSpec> = Vec::new();
+        let engine = top.get("engine", asked.unwrap_or(Engine::Sqlite), &engine)?;
+        let is_sql = engine == Engine::Sqlite;
+        let mut spec = Spec {
+            engine,
+            process_max_bytes: if is_sql { None } else { top.get("process_max", None, &LIMIT)? },
+            seconds: top.get("seconds", 20.0, &SECONDS)?,
+            seed: top.get("seed", 1, &SEED)?,
+            max_bytes: top.get("max", None, &LIMIT)?,
+            share: top.get("share", None, &SHARE)?,
+            reserve_min: top.get("reserve_min", false, &TRUTH)?,
+            reclaim: !is_sql || top.get("reclaim", true, &TRUTH)?,
+            oom: top.get("oom", true, &TRUTH)?,
+            tenants: Vec::new(),
+        };
         let tables = top.tables("tenant")?;
         top.finish()?;
         if let Some(first_too_many) = tables.get(TENANTS_MAX) {
@@ -259,24 +261,14 @@ impl Spec {
             return Err(first_too_many.wrong(text));
         }
         for table in tables {
-            tenants.push(tenant::read(table, &tenants, seconds, engine)?);
+            let tenant = tenant::read(table, &spec)?;
+            spec.tenants.push(tenant);
         }
-        if tenants.is_empty() {
+        if spec.tenants.is_empty() {
             let text = "key `tenant` is missing; allowed: at least one [[tenant]]";
             return Err(RunError::Usage(format!("{file}: {text}")));
         }
-        Ok(Spec {
-            engine,
-            process_max_bytes,
-            seconds,
-            seed,
-            max_bytes,
-            share,
-            reserve_min,
-            reclaim,
-            oom,
-            tenants,
-        })
+        Ok(spec)
     }
 }
 
@@ -290,28 +282,9 @@ pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("allowed: {}", SEED.0))
 }
 
-/// Whether statements may run for `seconds`. NaN is outside of every range.
+/// Returns whether statements may run for `seconds`. NaN is outside of every range.
 fn is_run_time(seconds: &f64) -> bool {
     (SECONDS_MIN..=86_400.0).contains(seconds)
-}
-
-/// Reads a key of the document or of its table `[run]`. It may stand in both with the same value.
-fn once<T: PartialEq>(
-    top: &mut Table<'_>,
-    run: &mut Option<Table<'_>>,
-    key: &'static str,
-    unset: T,
-    values: &Values<'_, T>,
-) -> Result<T, RunError> {
-    let outside = top.find(key, values)?;
-    let inside = run.as_mut().map_or(Ok(None), |run| run.find(key, values))?;
-    match (outside, inside) {
-        (Some(outside), Some(inside)) if outside.value != inside.value => {
-            let outside = outside.place();
-            Err(inside.wrong(format_args!("{outside} outside of [run]; allowed: to say it in one place")))
-        }
-        (outside, inside) => Ok(inside.or(outside).map_or(unset, |found| found.value)),
-    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! Notes on settings that contradict each other.
 //!
-//! They are allowed, as in cgroup v2, because limits are set one by one and in any order. The user
-//! is told before the run.
+//! Such settings are allowed, as in cgroup v2, because limits are set one by one and in any order.
+//! The notes are printed before the run.
 //!
-//! - I1. `"max"` contradicts nothing: it asks for everything on purpose.
-//! - I2. A `max` that is not enforced bounds nothing.
+//! - I1. `"max"` contradicts nothing, because it asks for everything on purpose.
+//! - I2. A `max` that isn't enforced bounds nothing.
 
 use super::{Settings, Spec, TenantSpec};
 use crate::run::base::units;
 
 impl Spec {
-    /// One line for each contradiction, in the order of the tenants.
+    /// Returns a line for each contradiction, in the order of the tenants.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let all_max = format!("the `max` of all tenants together ({})", units::limit(self.max_bytes));
@@ -41,8 +41,8 @@ impl Spec {
         if self.share.is_some() && self.max_bytes.is_none() {
             notes.push("note: `share` has nothing to share: give the run a `max`".to_owned());
         }
-        // A tenant counts no more than its own `max`; one that is above the common `max` alone has its own
-        // note.
+        // A tenant counts up to its own `max`. One that is above the common `max` by itself has a note of
+        // its own.
         let min = |settings: &Settings| settings.min_bytes;
         for (key, of, effect) in [
             ("min", min as fn(&Settings) -> Option<u64>, "no cache can be reclaimed"),
@@ -62,12 +62,12 @@ impl Spec {
     }
 }
 
-/// Bound of the tenant's own group.
+/// Returns the bound of the tenant's own group.
 fn own_max(tenant: &TenantSpec) -> Option<u64> {
     tenant.max_bytes.filter(|_| tenant.settings.enforced)
 }
 
-/// Whether `bytes` is more than `max`, and not "max" (I1).
+/// Returns whether `bytes` is more than `max`. "max" is not (I1).
 fn is_above(bytes: Option<u64>, max: Option<u64>) -> bool {
     bytes.zip(max).is_some_and(|(bytes, max)| bytes > max)
 }

@@ -1,11 +1,13 @@
-//! Source: a TOML text as tables that are read key by key, with errors that name file, line and
-//! key.
+//! Source: the tables of a TOML text, which are read key by key, with errors that name the file,
+//! the line and the key.
 //!
-//! - I1. A key is read at most once. A key that `finish` finds unread is unknown, and an error.
-//! - I2. An error repeats at most `REPEATED_MAX` characters of each part of the text.
+//! - I1. A key is read at most once. A key that is still unread in `finish` is unknown, which is an
+//!   error.
+//! - I2. An error quotes at most `REPEATED_MAX` characters of each part of the text.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::ops::Range;
 
 use serde::de::value::{Error, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
@@ -14,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::run::base::RunError;
 
-/// The most characters of a key, a value or a line that an error repeats.
+/// The most characters of a key, a value or a line that an error quotes.
 const REPEATED_MAX: usize = 80;
 
 /// A text and the name of its file.
@@ -46,29 +48,27 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The values that a key may have: as errors describe them, and their reader.
+/// The values that a key may have: a description for errors, and a function that reads one.
 pub(super) struct Values<'v, T>(pub(super) &'v str, pub(super) &'v dyn Fn(&DeValue<'_>) -> Option<T>);
 
-/// A value and its place.
+/// A value, and where it stands.
 pub(super) struct Found<'a, T> {
     pub(super) value: T,
     source: Source<'a>,
-    at: usize,
+    span: Range<usize>,
     /// "key `max` of tenant `etl`".
     subject: String,
-    /// The value as an error repeats it.
-    shown: String,
 }
 
 impl<T> Found<'_, T> {
-    /// Error: the value is not allowed. `reason` says why, and which values are.
+    /// Returns the error that the value isn't allowed. `reason` says why, and which values are.
     pub(super) fn wrong(&self, reason: impl Display) -> RunError {
-        self.source.error(self.at, format_args!("{} is {}; {reason}", self.subject, self.shown))
+        self.source.error(self.span.start, format_args!("{} is {}; {reason}", self.subject, self.shown()))
     }
 
-    /// Line and value, for an error about two places.
-    pub(super) fn place(&self) -> String {
-        format!("line {} says {}", self.source.line(self.at), self.shown)
+    /// Returns the value as it's written.
+    fn shown(&self) -> String {
+        cut(self.source.text.get(self.span.clone()).unwrap_or_default())
     }
 }
 
@@ -77,16 +77,18 @@ pub(super) struct Table<'a> {
     source: Source<'a>,
     /// " of tenant `etl`"; empty for the document.
     owner: String,
-    /// Place of its header.
+    /// Position of its header.
     at: usize,
-    /// Keys that were asked for, for the error about an unknown one.
+    /// Keys that were asked for, which an error about an unknown one lists.
     known: BTreeSet<&'static str>,
     unread: DeTable<'a>,
+    /// Another table in which each key may stand.
+    other: Option<Box<Table<'a>>>,
 }
 
 impl<'a> Table<'a> {
     fn new(source: Source<'a>, owner: String, at: usize, unread: DeTable<'a>) -> Table<'a> {
-        Table { source, owner, at, known: BTreeSet::new(), unread }
+        Table { source, owner, at, known: BTreeSet::new(), unread, other: None }
     }
 
     /// Uses the tenant's `name` in later errors.
@@ -94,22 +96,42 @@ impl<'a> Table<'a> {
         self.owner = format!(" of tenant `{name}`");
     }
 
-    /// The value under `key`; none without the key.
-    pub(super) fn find<T>(
+    /// Also takes keys from the table `[key]`, if it exists. A key may stand in both if it has the
+    /// same value.
+    pub(super) fn take_in(&mut self, key: &'static str) -> Result<(), RunError> {
+        let wrong = format!("key `{key}` is not a table; allowed: [{key}]");
+        let other = self.take(key).map(|value| self.inner(value, format!(" of [{key}]"), &wrong));
+        self.other = other.transpose()?.map(Box::new);
+        Ok(())
+    }
+
+    /// Returns the value under `key`; none without the key.
+    pub(super) fn find<T: PartialEq>(
         &mut self,
         key: &'static str,
         values: &Values<'_, T>,
     ) -> Result<Option<Found<'a, T>>, RunError> {
-        let Some(raw) = self.take(key) else { return Ok(None) };
-        let (subject, shown) = (format!("key `{key}`{}", self.owner), shown(raw.get_ref()));
-        let (source, at) = (self.source, raw.span().start);
-        let wrong = || source.error(at, format_args!("{subject} is {shown}; allowed: {}", values.0));
-        let value = values.1(raw.get_ref()).ok_or_else(wrong)?;
-        Ok(Some(Found { value, source, at, subject, shown }))
+        let other = self.other.as_mut().map_or(Ok(None), |other| other.find(key, values))?;
+        let Some(raw) = self.take(key) else { return Ok(other) };
+        let (source, span, subject) = (self.source, raw.span(), format!("key `{key}`{}", self.owner));
+        let Some(value) = values.1(raw.get_ref()) else {
+            let found = Found { value: (), source, span, subject };
+            return Err(found.wrong(format_args!("allowed: {}", values.0)));
+        };
+        let found = Found { value, source, span, subject };
+        match other.filter(|other| other.value != found.value) {
+            Some(other) => {
+                let (line, shown) = (source.line(found.span.start), found.shown());
+                Err(other.wrong(format_args!(
+                    "line {line} says {shown} outside of [run]; allowed: to say it in one place"
+                )))
+            }
+            None => Ok(Some(found)),
+        }
     }
 
-    /// The value under `key`; `unset` without the key.
-    pub(super) fn get<T>(
+    /// Returns the value under `key`; `unset` without the key.
+    pub(super) fn get<T: PartialEq>(
         &mut self,
         key: &'static str,
         unset: T,
@@ -118,8 +140,8 @@ impl<'a> Table<'a> {
         Ok(self.find(key, values)?.map_or(unset, |found| found.value))
     }
 
-    /// The value under `key`, which must be there.
-    pub(super) fn need<T>(
+    /// Returns the value under `key`, which must be there.
+    pub(super) fn need<T: PartialEq>(
         &mut self,
         key: &'static str,
         values: &Values<'_, T>,
@@ -128,13 +150,7 @@ impl<'a> Table<'a> {
         self.find(key, values)?.ok_or_else(|| self.wrong(missing))
     }
 
-    /// The table `[key]`, if it exists.
-    pub(super) fn table(&mut self, key: &'static str) -> Result<Option<Table<'a>>, RunError> {
-        let wrong = format!("key `{key}` is not a table; allowed: [{key}]");
-        self.take(key).map(|value| self.inner(value, format!(" of [{key}]"), &wrong)).transpose()
-    }
-
-    /// The tables `[[key]]`; none without such a key.
+    /// Returns the tables `[[key]]`; none without such a key.
     pub(super) fn tables(&mut self, key: &'static str) -> Result<Vec<Table<'a>>, RunError> {
         let wrong = format!("key `{key}` is not a list of tables; allowed: [[{key}]]");
         let Some(value) = self.take(key) else { return Ok(Vec::new()) };
@@ -144,8 +160,9 @@ impl<'a> Table<'a> {
         items.map(|(number, item)| self.inner(item, format!(" of {key} {number}"), &wrong)).collect()
     }
 
-    /// Ends reading: a key that is left is unknown.
-    pub(super) fn finish(self) -> Result<(), RunError> {
+    /// Ends reading. Fails if a key is left, because it's unknown.
+    pub(super) fn finish(mut self) -> Result<(), RunError> {
+        self.other.take().map_or(Ok(()), |other| other.finish())?;
         let Some(key) = self.unread.keys().min_by_key(|key| key.span().start) else { return Ok(()) };
         let stem = |key: &str| key.trim_end_matches('s').to_ascii_lowercase();
         let meant = self.known.iter().find(|known| stem(known) == stem(key.get_ref()));
@@ -155,7 +172,7 @@ impl<'a> Table<'a> {
         Err(self.source.error(key.span().start, text))
     }
 
-    /// Error: the table is wrong as a whole. `text` says why.
+    /// Returns the error that the table is wrong as a whole. `text` says why.
     pub(super) fn wrong(&self, text: impl Display) -> RunError {
         self.source.error(self.at, text)
     }
@@ -174,55 +191,40 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A whole number.
+/// Reads a whole number.
 pub(super) fn integer(value: &DeValue<'_>) -> Option<i128> {
     let integer = value.as_integer()?;
     i128::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// A number with or without a fraction.
+/// Reads a number with or without a fraction.
 pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
     let float = || value.as_float()?.as_str().parse().ok();
     integer(value).map(|integer| integer as f64).or_else(float)
 }
 
-/// A number of bytes: an integer, or a text such as "64M"; an inner none for "max".
+/// Reads a number of bytes: an integer, or a text such as "64M". The inner result is none for
+/// "max".
 pub(super) fn bytes(value: &DeValue<'_>) -> Option<Option<u64>> {
     let integer = integer(value).map(|integer| integer.to_string());
     memgroup::parse_bytes(value.as_str().or(integer.as_deref())?).ok()
 }
 
-/// The variant with the name that `value` is.
+/// Reads the name of a variant.
 pub(super) fn variant<T: DeserializeOwned>(value: &DeValue<'_>) -> Option<T> {
     let name: StrDeserializer<'_, Error> = value.as_str()?.into_deserializer();
     T::deserialize(name).ok()
 }
 
-/// Returns `text` with a replacement for each character that a terminal would obey.
+/// Replaces each character of `text` that a terminal would obey.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// `text`, its end as an ellipsis if it is long (I2).
+/// Cuts a long `text`, and adds an ellipsis (I2).
 fn cut(text: &str) -> String {
     match text.char_indices().nth(REPEATED_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
-    }
-}
-
-/// The value as it is written, with a bound; a table by its kind.
-fn shown(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => format!("{:?}", cut(text)),
-        DeValue::Integer(integer) => cut(&integer.to_string()),
-        DeValue::Float(float) => cut(&float.to_string()),
-        DeValue::Boolean(boolean) => boolean.to_string(),
-        DeValue::Datetime(datetime) => datetime.to_string(),
-        DeValue::Array(items) => {
-            let items: Vec<_> = items.iter().map(|item| shown(item.get_ref())).collect();
-            cut(&format!("[{}]", items.join(", ")))
-        }
-        DeValue::Table(_) => "a table".to_owned(),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::source::{Table, Values, bytes, integer, number, variant};
-use super::{Engine, Kind, LIMIT, Scale, Settings, TRUTH, Temp, TenantSpec};
+use super::{Engine, Kind, LIMIT, Scale, Settings, Spec, TRUTH, Temp, TenantSpec};
 use crate::run::base::RunError;
 
 const NAME: Values<'_, String> =
@@ -38,13 +38,9 @@ const CACHE: Values<'_, u64> = Values(
 );
 const TEMP: Values<'_, Temp> = Values("\"file\" or \"memory\"", &|value| variant(value));
 
-/// Reads the tenant in `table`. `earlier` are the tenants before it; the run takes `seconds`.
-pub(super) fn read(
-    mut table: Table<'_>,
-    earlier: &[TenantSpec],
-    seconds: f64,
-    engine: Engine,
-) -> Result<TenantSpec, RunError> {
+/// Reads the tenant in `table`. `spec` has the settings of the run, and the tenants before it.
+pub(super) fn read(mut table: Table<'_>, spec: &Spec) -> Result<TenantSpec, RunError> {
+    let &Spec { engine, seconds, tenants: ref earlier, .. } = spec;
     let name = table.need("name", &NAME)?;
     if name.value == "unattributed" {
         return Err(name.wrong("that name means memory without a tenant; allowed: any other"));
@@ -78,14 +74,10 @@ pub(super) fn read(
         settings: settings(&mut table, engine)?,
         cache_bytes: if is_sql { table.get("cache", 1 << 20, &CACHE)? } else { 0 },
         temp: if is_sql { table.get("temp", temp, &TEMP)? } else { temp },
-        pause: Duration::from_micros(within(&mut table, "pause_us", 0, 0..=60_000_000, ", in microseconds")?),
-        patience: Duration::from_millis(within(
-            &mut table,
-            "patience_ms",
-            0,
-            0..=3_600_000,
-            ", in milliseconds",
-        )?),
+        pause: within(&mut table, "pause_us", 0, 0..=60_000_000, ", in microseconds")
+            .map(Duration::from_micros)?,
+        patience: within(&mut table, "patience_ms", 0, 0..=3_600_000, ", in milliseconds")
+            .map(Duration::from_millis)?,
         after: table.get("after", None, &after)?,
         work: table.get("work_seconds", None, &work)?,
     };
@@ -93,8 +85,8 @@ pub(super) fn read(
     Ok(tenant)
 }
 
-/// Reads the settings of the tenant's group besides `max`. `oom_group` is for SQLite, because a
-/// request is stopped alone.
+/// Reads the settings of the tenant's group besides `max`. `oom_group` has no meaning for HTTP,
+/// because a request is stopped alone.
 fn settings(table: &mut Table<'_>, engine: Engine) -> Result<Settings, RunError> {
     let unset = Settings::default();
     Ok(Settings {
@@ -109,8 +101,9 @@ fn settings(table: &mut Table<'_>, engine: Engine) -> Result<Settings, RunError>
     })
 }
 
-/// The integer under `key` within `allowed`; `unset` without the key. `unit` completes the error.
-fn within<T: TryFrom<i128>>(
+/// Reads the integer under `key`, which must be within `allowed`. Without the key it's `unset`.
+/// `unit` completes the error.
+fn within<T: PartialEq + TryFrom<i128>>(
     table: &mut Table<'_>,
     key: &'static str,
     unset: T,
