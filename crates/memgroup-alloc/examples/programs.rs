@@ -5,7 +5,6 @@
 //! cargo rustc --release -p memgroup-alloc --example programs -- --cfg 'allocator="system-ours"'
 //! target/release/examples/programs json 2 50000000 3      threads, bytes of input, repetitions
 //! target/release/examples/programs switch 9 100000        groups, blocks
-//! target/release/examples/programs resident 50000000      bytes of input
 //! ```
 //!
 //! It prints a line for each figure: its name and a number. Without the `cfg` the allocator is the
@@ -215,13 +214,12 @@ fn main() -> ExitCode {
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<usize>().ok());
     match (arguments.first().map(String::as_str), number(1), number(2), number(3)) {
         (Some("switch"), Some(groups), Some(blocks), None) => switch(groups, blocks),
-        (Some("resident"), Some(bytes), None, None) => resident_and_charged(bytes),
         (Some(program), Some(threads), Some(bytes), Some(repetitions)) => {
             slow(program, threads, bytes, repetitions);
         }
         _ => {
             eprintln!(
-                "usage: programs json|regex|words|lines THREADS BYTES REPETITIONS | switch GROUPS BLOCKS | resident BYTES"
+                "usage: programs json|regex|words|lines THREADS BYTES REPETITIONS | switch GROUPS BLOCKS"
             );
             return ExitCode::from(2);
         }
@@ -288,24 +286,6 @@ fn switch(groups: usize, blocks: usize) {
             println!("ns {}", began.elapsed().as_nanos() as f64 / blocks as f64);
         }
     }
-}
-
-/// Builds a tree of JSON in a group and prints the bytes charged and resident, then again when it
-/// is dropped.
-fn resident_and_charged(bytes: usize) {
-    let group = tenants().create("tenant").expect("a new group");
-    let text = objects(bytes);
-    let mut owner = Owner::new(group.clone());
-    let before = status("VmRSS:");
-    let tree: serde_json::Value = owner.within(|| serde_json::from_str(&text).expect("it is JSON"));
-    assert_eq!(group.usage_exact() > 0, CHARGES, "the allocator is the one that the build names");
-    println!("charged {}\nresident {}", group.usage_exact(), status("VmRSS:") - before);
-    drop(tree);
-    println!(
-        "charged-after {}\nresident-after {}",
-        group.usage_exact(),
-        status("VmRSS:").saturating_sub(before)
-    );
 }
 
 /// The processor time of this thread.

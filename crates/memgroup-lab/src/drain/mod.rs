@@ -17,7 +17,9 @@
 mod controls;
 
 use std::io::Write;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 
 use memgroup::{Config, Freshness, Maintenance, Reach, stats::memory};
 use memgroup_percpu::{PerCpu, pin_virtual};
@@ -192,21 +194,39 @@ impl Drained {
 fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
     let kinds = slot_counts.iter().map(|&slots| Drained::kinds(slots)).collect::<Result<Vec<_>>>()?;
     let (cases, warm): (Vec<Drained>, _) = (kinds.into_iter().flatten().collect(), Drained::kinds(1)?);
-    let mut found: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
-    lab.in_turns(lab.effort.calls, cases.len(), |lab, at| {
-        let case = &cases[at];
-        let warm = warm.iter().find(|warm| warm.name == case.name).unwrap_or(case);
-        // The bytes that were stocked, and one: 0 until then. The drainer spins meanwhile, after drains
-        // that warm the code.
-        let ready = AtomicU64::new(0);
-        let parts = lab.workers.try_run(2, |thread| {
-            if thread == 1 {
-                let filled = case.fill();
-                // ORDERING: Release; pairs with the Acquire of the drainer, which sees the filled slots. Also
-                // after an error.
+    let mut order = Vec::new();
+    lab.in_turns(lab.effort.calls, cases.len(), |_, at| {
+        order.push(at);
+        Ok(())
+    })?;
+    // Threads that are woken leave nothing in the caches for the next case.
+    order.sort_by_key(|&at| cases[at].name == OWNERS);
+    // Both threads live through all of it: a new thread would find nothing in the CPU's caches.
+    let (ask, asked) = channel::<usize>();
+    let (ask, asked) = (Mutex::new(Some(ask)), Mutex::new(asked));
+    // The bytes that were stocked, and one: 0 until then.
+    let ready = AtomicU64::new(0);
+    let mut parts = lab.workers.try_run(2, |thread| {
+        let mut found: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
+        if thread == 1 {
+            let mut right = Ok(0);
+            for at in lock(&asked).iter() {
+                let filled = cases[at].fill();
+                // ORDERING: Release; pairs with the Acquire of the drainer, which sees the filled slots.
+                // Also after an error.
                 ready.store(*filled.as_ref().unwrap_or(&0) + 1, Ordering::Release);
-                return filled.map(|_| (None, 0, 0));
+                right = right.and(filled);
             }
+            return right.map(|_| found);
+        }
+        let ask = lock(&ask).take().ok_or("no channel").or_wrong("the drainer")?;
+        for &at in &order {
+            let case = &cases[at];
+            let warm = warm.iter().find(|warm| warm.name == case.name).unwrap_or(case);
+            // ORDERING: Relaxed; the message publishes it.
+            ready.store(0, Ordering::Relaxed);
+            ask.send(at).or_wrong("the thread that fills slots")?;
+            // The drainer spins meanwhile, after drains that warm the code.
             (0..3).for_each(|_| _ = warm.stocks.drain());
             let before = ThreadUsage::now();
             // ORDERING: Acquire, as above.
@@ -214,14 +234,15 @@ fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
             let begin = clock::now_ordered();
             let taken = case.stocks.drain();
             let ticks = clock::now_ordered() - begin;
+            case.check(filled, taken)?;
             // An owner that is woken on this CPU takes it: that is its cost.
-            let counts = before.is_undisturbed() || case.name == OWNERS;
-            Ok((counts.then_some(ticks), filled, taken))
-        })?;
-        let (ticks, filled, taken) = parts[0];
-        found[at].extend(ticks.map(|ticks| lab.clock.ns(ticks as f64)));
-        case.check(filled, taken)
+            if before.is_undisturbed() || case.name == OWNERS {
+                found[at].push(lab.clock.ns(ticks as f64));
+            }
+        }
+        Ok(found)
     })?;
+    let found = parts.swap_remove(0);
     let columns = ["", "slots", "ns: median (min..p90)", "cycles", "seed: before", "after"];
     let mut table = Table::new(format!("one drain of all slots of a group of depth {DEPTH}"), columns);
     for (Drained { name, slots, .. }, ns) in cases.iter().zip(&found) {
@@ -284,7 +305,7 @@ fn victims(lab: &mut Lab<'_>) -> Result<()> {
         ("drained without a rest", SPIN, pair_by_lock, Beside::every(0, &drains_spin)),
     ]
     .map(|(by, of, work, beside)| Case { beside: Some(beside), ..Case::new(PAIR, by, of, work) });
-    let plan = Plan { window_us: lab.pick(200, 5_000, 5_000), ..lab.effort.windows };
+    let plan = lab.effort.windows;
     let loss = |one: &Measured, alone: Option<f64>| {
         let lost = median(one.ns)? - alone?;
         (one.acts > 0).then(|| lost * one.ops as f64 / one.acts as f64)

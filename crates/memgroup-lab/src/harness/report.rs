@@ -130,13 +130,6 @@ impl Record<'_> {
         figure_or_dash(value)
     }
 
-    /// p50 and p99 of calls in nanoseconds; both and the largest in microseconds.
-    pub(crate) fn blocks(&mut self, calls: &Blocks) -> [String; 3] {
-        self.summary("p50", "ns", calls.p50());
-        self.summary("p99", "ns", calls.p99());
-        [median(calls.p50()), median(calls.p99()), calls.max()].map(us_or_dash)
-    }
-
     /// Nanoseconds, shown as microseconds.
     pub(crate) fn us(&mut self, metric: &str, ns: Option<f64>) -> String {
         self.value(metric, "ns", ns);

@@ -72,36 +72,6 @@ impl Quantiles {
     }
 }
 
-/// Timed calls of one case, in blocks that take turns with those of other cases.
-///
-/// A quantile is taken in each block, then the median over the blocks, so that one disturbed block
-/// does not show; the largest call is that of all blocks.
-#[derive(Debug, Default)]
-pub(crate) struct Blocks(Vec<Quantiles>);
-
-impl Blocks {
-    pub(crate) fn push(&mut self, block: Vec<f64>) {
-        self.0.extend(Quantiles::of(block));
-    }
-
-    fn summary(&self, of: impl Fn(&Quantiles) -> f64) -> Option<Summary> {
-        Summary::of(self.0.iter().map(of))
-    }
-
-    pub(crate) fn p50(&self) -> Option<Summary> {
-        self.summary(|block| block.p50)
-    }
-
-    pub(crate) fn p99(&self) -> Option<Summary> {
-        self.summary(|block| block.p99)
-    }
-
-    /// Of all blocks.
-    pub(crate) fn max(&self) -> Option<f64> {
-        self.0.iter().map(|block| block.max).reduce(f64::max)
-    }
-}
-
 /// Samples of several quantities by name; a quantity without samples has none.
 #[derive(Debug, Default)]
 pub(crate) struct Samples(BTreeMap<String, Vec<f64>>);
@@ -177,16 +147,6 @@ mod tests {
         assert_eq!(block, Some(Quantiles { p50: 100.0, p99: 198.0, p9999: 200.0, max: 200.0 }));
         assert_eq!(Quantiles::of(vec![7.0]), Some(Quantiles { p50: 7.0, p99: 7.0, p9999: 7.0, max: 7.0 }));
         assert_eq!(Quantiles::of(Vec::new()), None);
-    }
-
-    #[test]
-    fn hides_one_busy_block_except_in_the_largest() {
-        let mut times = Blocks::default();
-        for busy in [1.0, 1.0, 100.0] {
-            times.push(vec![busy; 10]);
-        }
-        assert_eq!(times.p99().map(|p99| p99.median), Some(1.0));
-        assert_eq!(times.max(), Some(100.0));
     }
 
     #[test]
