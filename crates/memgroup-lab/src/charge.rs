@@ -58,17 +58,28 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 #[derive(Debug, Clone, Copy)]
 struct Row {
     name: &'static str,
-    crowd: Crowd,
     threads: usize,
+    /// Each thread has leaves of its own below one parent, so that the threads meet in the parent and
+    /// the root only; otherwise all charge the same leaves.
+    group_each: bool,
     depth: usize,
     /// Groups that each thread charges in turn.
     groups: usize,
 }
 
 impl Row {
+    /// The threads in words.
+    fn heading(self) -> String {
+        match (self.threads, self.group_each) {
+            (1, _) => "1 thread".to_owned(),
+            (threads, true) => format!("{threads} threads, a group each"),
+            (threads, false) => format!("{threads} threads, same group"),
+        }
+    }
+
     /// Leaves of each thread, and how many there are in all.
     fn leaves(self) -> (Vec<Range<usize>>, usize) {
-        let all = if self.crowd == Crowd::GroupEach { self.threads } else { 1 };
+        let all = if self.group_each { self.threads } else { 1 };
         let of = |thread: usize| (thread % all) * self.groups..(thread % all + 1) * self.groups;
         ((0..self.threads).map(of).collect(), all * self.groups)
     }
@@ -80,7 +91,7 @@ impl Row {
         work: impl Fn(usize, &mut usize, u64) -> Result<u64> + Sync + 'static,
         end: impl FnOnce(u64) -> Result<()> + 'static,
     ) -> Case<'static> {
-        let what = self.crowd.heading(self.threads);
+        let what = self.heading();
         Case {
             params: json!({"threads": what}),
             threads: self.threads,
@@ -185,38 +196,35 @@ fn pairs(lab: &mut Lab<'_>) -> Result<()> {
     const PAIR: &str = "pair";
     const IN_TURN: &str = "pair in 1,024 groups in turn";
     let config = Config::with_slots(lab.slots);
-    let all = lab.args.threads();
+    let alone = Row { name: PAIR, threads: 1, group_each: false, depth: DEPTH, groups: 1 };
+    let same = Row { threads: lab.args.threads(), ..alone };
+    let each = Row { group_each: true, ..same };
     let mut cases = Vec::new();
-    for crowd in Crowd::ALL.into_iter().filter(|&crowd| crowd == Crowd::One || all > 1) {
-        let base = Row { name: PAIR, crowd, threads: crowd.threads(all), depth: DEPTH, groups: 1 };
+    for base in if same.threads > 1 { vec![alone, same, each] } else { vec![alone] } {
         let deep = Row { name: "pair at depth 8", depth: 8, ..base };
         let in_turn = Row { name: IN_TURN, groups: 1024, ..base };
         for row in [base, deep, in_turn] {
             cases.extend([row.engine(config, true)?, row.engine(config, false)?]);
-            if row.name == PAIR {
-                cases.push(row.cas_tree()?);
-                // It knows no groups.
-                cases.extend((crowd != Crowd::GroupEach).then(|| row.flat()));
-            }
         }
+        cases.push(base.cas_tree()?);
+        // It knows no groups.
+        cases.extend((!base.group_each).then(|| base.flat()));
     }
     let title = format!("a charge of 4 KiB and its uncharge, depth {DEPTH} unless the row says more");
     let note = "depth counts counters, the root's included; each has a limit that is never reached. Each thread charges its groups in turn. The flat counter knows no groups";
     let found = lab.measure([&title, note], lab.effort.windows, cases, [], |_, _, _| [])?;
-    let ns = |name, by, crowd: Crowd| found.ns(name, by, &crowd.heading(all));
-    let alone = ns(PAIR, OURS, Crowd::One);
-    let over_flat = ratio(alone, ns(PAIR, FLAT, Crowd::One));
-    lab.at_most("a pair, 1 thread", alone, 6.0, "ns");
+    let ns = |name, by, row: Row| found.ns(name, by, &row.heading());
+    let one = ns(PAIR, OURS, alone);
+    lab.at_most("a pair, 1 thread", one, 6.0, "ns");
+    let over_flat = ratio(one, ns(PAIR, FLAT, alone));
     lab.at_most("a pair over two additions to one counter, 1 thread", over_flat, 1.12, "x");
-    for (crowd, least) in [(Crowd::SameGroup, 40.0), (Crowd::GroupEach, 15.0)] {
-        let (heading, of) = (crowd.heading(all), ns(PAIR, OURS, crowd));
-        if all > 1 {
-            lab.at_most(format!("a pair over 1 thread, {heading}"), ratio(of, alone), 1.25, "x");
-            let gain = ratio(ns(PAIR, NO_STOCK, crowd), of);
-            lab.at_least(format!("a pair without stock over one with it, {heading}"), gain, least, "x");
-        }
+    for (row, least) in [(same, 40.0), (each, 15.0)].into_iter().filter(|(row, _)| row.threads > 1) {
+        let (heading, of) = (row.heading(), ns(PAIR, OURS, row));
+        lab.at_most(format!("a pair over 1 thread, {heading}"), ratio(of, one), 1.25, "x");
+        let gain = ratio(ns(PAIR, NO_STOCK, row), of);
+        lab.at_least(format!("a pair without stock over one with it, {heading}"), gain, least, "x");
     }
-    let in_turn = ratio(ns(IN_TURN, OURS, Crowd::One), alone);
+    let in_turn = ratio(ns(IN_TURN, OURS, alone), one);
     lab.at_most("a pair in 1,024 groups in turn over one group, 1 thread", in_turn, 1.25, "x");
     Ok(())
 }
@@ -233,11 +241,10 @@ struct Region {
 }
 
 impl Region {
-    /// Touches the next page and charges it. A full region is unmapped first, or its pages are
-    /// given back.
-    fn touch_next(&mut self, unmap: bool, group: Option<&Group>) -> Result<()> {
+    /// Touches the next page and charges it. A full region is unmapped first.
+    fn touch_next(&mut self, group: Option<&Group>) -> Result<()> {
         if self.touched == REGION {
-            self.end(unmap)?;
+            *self = Region::default();
         }
         if let Some(group) = group {
             self.charges.push(group.try_charge(PAGE).or_wrong(REFUSED)?);
@@ -250,48 +257,32 @@ impl Region {
         self.touched += page_bytes();
         Ok(())
     }
-
-    fn end(&mut self, unmap: bool) -> Result<()> {
-        match &self.mapping {
-            Some(mapping) if !unmap => mapping.discard()?,
-            _ => self.mapping = None,
-        }
-        self.charges.clear();
-        self.touched = 0;
-        Ok(())
-    }
 }
 
-/// The seed's loop. The seed ran a process on each CPU. Threads share an address space and wait for
-/// its lock when they map or unmap, so a second loop keeps its mapping and only gives the pages
-/// back.
+/// The seed's loop. The seed ran a process on each CPU; threads share an address space, and wait for
+/// its lock when they map or unmap.
 fn faults(lab: &mut Lab<'_>) -> Result<()> {
     let config = Config::with_slots(lab.slots);
     let mut cases = Vec::new();
-    for (name, unmap) in [("map, touch, unmap", true), ("touch, discard", false)] {
-        for threads in lab.one_and_all() {
-            for (by, stock) in
-                [("no accounting (control)", None), (NO_STOCK, Some(false)), (OURS, Some(true))]
-            {
-                let config = if stock == Some(true) { config } else { config.stock_cap_bytes(0) };
-                let fixture = Fixture::chain(config, DEPTH, 1)?;
-                let group = stock.map(|_| fixture.leaves[0].clone());
-                let regions: Arc<Vec<Mutex<Region>>> =
-                    Arc::new((0..threads).map(|_| Mutex::default()).collect());
-                let own = Arc::clone(&regions);
-                let work = move |thread: usize, _: &mut usize, pages| {
-                    let mut region = lock(&own[thread]);
-                    (0..pages).try_for_each(|_| region.touch_next(unmap, group.as_ref()))?;
-                    Ok(pages)
-                };
-                let end = move |_: &Measured| {
-                    regions.iter().try_for_each(|region| lock(region).end(true))?;
-                    fixture.check_stock(stock == Some(true), by)?;
-                    fixture.check_empty()
-                };
-                let case = Case::new(name, by, counted(threads as u64, "thread"), work);
-                cases.push(Case { params: json!({"threads": threads}), threads, end: Box::new(end), ..case });
-            }
+    for threads in lab.one_and_all() {
+        for (by, stock) in [("no accounting (control)", None), (NO_STOCK, Some(false)), (OURS, Some(true))] {
+            let config = if stock == Some(true) { config } else { config.stock_cap_bytes(0) };
+            let fixture = Fixture::chain(config, DEPTH, 1)?;
+            let group = stock.map(|_| fixture.leaves[0].clone());
+            let regions: Arc<Vec<Mutex<Region>>> = Arc::new((0..threads).map(|_| Mutex::default()).collect());
+            let own = Arc::clone(&regions);
+            let work = move |thread: usize, _: &mut usize, pages| {
+                let mut region = lock(&own[thread]);
+                (0..pages).try_for_each(|_| region.touch_next(group.as_ref()))?;
+                Ok(pages)
+            };
+            let end = move |_: &Measured| {
+                regions.iter().for_each(|region| *lock(region) = Region::default());
+                fixture.check_stock(stock == Some(true), by)?;
+                fixture.check_empty()
+            };
+            let case = Case::new("map, touch, unmap", by, counted(threads as u64, "thread"), work);
+            cases.push(Case { params: json!({"threads": threads}), threads, end: Box::new(end), ..case });
         }
     }
     let Plan { rounds, window_us } = lab.effort.windows;
@@ -311,13 +302,13 @@ mod tests {
     use super::*;
     use crate::Error;
 
-    const ROW: Row = Row { name: "pair", crowd: Crowd::One, threads: 1, depth: 3, groups: 1 };
+    const ROW: Row = Row { name: "pair", threads: 1, group_each: false, depth: 3, groups: 1 };
 
     #[test]
     fn shares_no_leaf_between_threads_in_a_group_each() {
-        let each = Row { crowd: Crowd::GroupEach, groups: 4, threads: 2, ..ROW };
+        let each = Row { group_each: true, groups: 4, threads: 2, ..ROW };
         assert_eq!(each.leaves(), (vec![0..4, 4..8], 8));
-        assert_eq!(Row { crowd: Crowd::SameGroup, ..each }.leaves(), (vec![0..4, 0..4], 4));
+        assert_eq!(Row { group_each: false, ..each }.leaves(), (vec![0..4, 0..4], 4));
     }
 
     #[test]
@@ -341,16 +332,14 @@ mod tests {
 
     #[test]
     fn charges_a_page_a_touch_and_gives_all_back_at_the_end() {
-        for unmap in [true, false] {
-            let fixture = Fixture::chain(Config::new(), 3, 1).unwrap();
-            let (mut region, group) = (Region::default(), &fixture.leaves[0]);
-            let pages = REGION / page_bytes();
-            (0..pages).for_each(|_| region.touch_next(unmap, Some(group)).unwrap());
-            assert_eq!(group.usage_exact(), pages as u64 * PAGE);
-            region.touch_next(unmap, Some(group)).unwrap();
-            assert_eq!(group.usage_exact(), PAGE, "the full region ended first");
-            region.end(unmap).unwrap();
-            fixture.check_empty().unwrap();
-        }
+        let fixture = Fixture::chain(Config::new(), 3, 1).unwrap();
+        let (mut region, group) = (Region::default(), &fixture.leaves[0]);
+        let pages = REGION / page_bytes();
+        (0..pages).for_each(|_| region.touch_next(Some(group)).unwrap());
+        assert_eq!(group.usage_exact(), pages as u64 * PAGE);
+        region.touch_next(Some(group)).unwrap();
+        assert_eq!(group.usage_exact(), PAGE, "the full region ended first");
+        drop(region);
+        fixture.check_empty().unwrap();
     }
 }

@@ -21,7 +21,7 @@ fn shows_every_mechanism_of_charge_beside_the_seed() {
         "one flat",
         "CAS tree",
         "pair at depth 8, 2 threads, a group each",
-        "touch, discard, 1 thread",
+        "map, touch, unmap, 1 thread",
     ] {
         assert!(printed.contains(text), "no \"{text}\" in:\n{printed}");
     }

@@ -12,34 +12,6 @@ use crate::error::{OrFail, Result, ensure};
 /// A limit that is never reached.
 pub(crate) const FAR_BYTES: u64 = 1 << 47;
 
-/// How many threads charge, and in which leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Crowd {
-    One,
-    /// All threads charge the same leaves.
-    SameGroup,
-    /// Each thread has leaves of its own below one parent, so that the threads meet in the parent
-    /// and the root only.
-    GroupEach,
-}
-
-impl Crowd {
-    pub(crate) const ALL: [Crowd; 3] = [Crowd::One, Crowd::SameGroup, Crowd::GroupEach];
-
-    pub(crate) fn name(self) -> &'static str {
-        ["one thread", "same group", "a group each"][self as usize]
-    }
-
-    /// The name with the number of threads, where there are `threads` of them.
-    pub(crate) fn heading(self, threads: usize) -> String {
-        if self == Crowd::One { "1 thread".to_owned() } else { format!("{threads} threads, {}", self.name()) }
-    }
-
-    pub(crate) fn threads(self, threads: usize) -> usize {
-        if self == Crowd::One { 1 } else { threads }
-    }
-}
-
 /// A hierarchy with one parent of some leaves.
 pub(crate) struct Fixture {
     /// The group that holds the leaves; the root when the leaves are its children or the root is

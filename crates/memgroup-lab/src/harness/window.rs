@@ -200,9 +200,10 @@ fn window(
             ops += turn()?;
             let end = clock::now();
             if end >= deadline {
-                let since = ThreadUsage::now().since(before);
-                let all = since.switches_voluntary + since.switches_involuntary;
-                return Ok((Part { begin, end, ops, switches: [since.switches_involuntary, all] }, first));
+                let now = ThreadUsage::now();
+                let switches =
+                    [now.switches_involuntary - before.switches_involuntary, now.switches - before.switches];
+                return Ok((Part { begin, end, ops, switches }, first));
             }
         }
     })?;
