@@ -141,19 +141,22 @@ impl Groups {
         for group in groups {
             let id = group.id();
             let (now, look) = (Counts::of(group), self.look);
-            if !self.seen.contains_key(&id) {
-                let path = uncounted(|| group.path().into_boxed_str());
-                if !self.has_room(account, path.len()) {
-                    self.untold += 1;
-                    continue;
+            let seen = match self.seen.get_mut(&id) {
+                Some(seen) => seen,
+                None => {
+                    let path = uncounted(|| group.path().into_boxed_str());
+                    if !self.has_room(account, path.len()) {
+                        self.untold += 1;
+                        continue;
+                    }
+                    let change = Change { unix_us, group: &path, id: id.as_u64() };
+                    tell_change(ring, "group_made", &change, &mut changes.made);
+                    // The first check reports nothing that happened before.
+                    let counts = if ring.is_none() { now } else { Counts::default() };
+                    let entry = self.seen.entry(id);
+                    uncounted(|| entry.or_insert(Seen { path, counts, look }))
                 }
-                let change = Change { unix_us, group: &path, id: id.as_u64() };
-                tell_change(ring, "group_made", &change, &mut changes.made);
-                // The first check reports nothing that happened before.
-                let counts = if ring.is_none() { now } else { Counts::default() };
-                uncounted(|| self.seen.insert(id, Seen { path, counts, look }));
-            }
-            let Some(seen) = self.seen.get_mut(&id) else { continue };
+            };
             seen.look = look;
             if seen.counts == now {
                 continue;
@@ -192,7 +195,8 @@ impl Groups {
 }
 
 /// Returns the bytes of a group with a path of this length. A node of the tree has room for eleven
-/// groups and has at least five, so a group takes at most 2.2 times the size of its entry.
+/// groups, and every node but the root has at least five, so a group takes at most 2.2 times the
+/// size of its entry.
 fn bytes_of(path: usize) -> u64 {
     (9 * size_of::<(GroupId, Seen)>() / 4 + path) as u64
 }
