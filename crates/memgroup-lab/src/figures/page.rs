@@ -1,6 +1,6 @@
 //! The page that is made of the figures.
 
-use super::{Figure, Figures, Part, value_text};
+use super::{Figures, Part, value_text};
 use crate::harness::prelude::*;
 
 /// The answers to "What does it cost me?", by the ids of their figures.
@@ -98,6 +98,7 @@ fn table_markdown(table: &Table) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::Figure;
     use super::*;
 
     fn figure(id: &str, what: &str, value: f64) -> Figure {
