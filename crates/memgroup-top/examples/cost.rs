@@ -3,8 +3,8 @@
 //!
 //! A server in this process has groups in 20 parents. Ten times a second a part of the groups
 //! charge and hold other bytes, and some are refused. The program runs on a terminal of 120 columns
-//! and 50 rows for 20 s, and its CPU time is read from /proc. Meanwhile another one records for 301
-//! s, and the size is scaled from its snapshots to 3,600.
+//! and 50 rows for 20 s, and its CPU time is read from /proc. Another one records for 301 s at the
+//! same time, and the size is scaled from its snapshots to 3,600.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! Compares the format of recordings with JSON lines under zstd, for 1,000 groups whose time is
 //! simulated: `cargo run --release -p memgroup-top --example formats -- [SNAPSHOTS]`.
 //!
-//! Without a number it makes 300 snapshots, a second apart. All three formats begin anew after as
-//! many, so an hour has twelve times the bytes. Each second 100 or all groups make ten charges.
+//! Without a number it makes 300 snapshots, a second apart. All three formats start over after 300,
+//! so an hour has twelve times the bytes. Each second 100 or all groups make ten charges.
 
 #[allow(dead_code, reason = "the program uses the rest")]
 #[path = "../src/recording/mod.rs"]

@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The most groups of a snapshot. The engine writes about 1.5 KB for each, so the largest answer
 /// that is accepted has fewer.
 const GROUPS_MAX: usize = 1 << 18;
-/// The pause between two tries to connect.
+/// The pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
 /// The environment variable with a token. Unlike a command line, other users cannot read it.
 const TOKEN: &str = "MEMGROUP_TOKEN";
@@ -165,11 +165,11 @@ impl Shot {
     }
 }
 
-/// Reads a snapshot that may come from any program.
+/// Reads a snapshot, which may come from any program.
 ///
 /// - I1. It has a root, and each other group has a parent, so that all are shown.
-/// - I2. It has at most [`GROUPS_MAX`] groups, because `{}` takes a thousand times as much in
-///   memory.
+/// - I2. It has at most [`GROUPS_MAX`] groups, because even a group written as `{}` takes a
+///   thousand times as much in memory.
 /// - I3. No name has a control character, which a terminal would obey.
 fn read(json: &[u8]) -> Result<Snapshot, String> {
     /// Counts groups without allocating memory for them.
@@ -242,12 +242,10 @@ impl Client {
         to: SyncSender<(usize, Answer)>,
     ) -> io::Result<()> {
         let follow = move || {
-            loop {
-                let begun = Instant::now();
-                if to.send((number, self.shot())).is_err() {
-                    return;
-                }
+            let mut begun = Instant::now();
+            while to.send((number, self.shot())).is_ok() {
                 thread::sleep(every.saturating_sub(begun.elapsed()));
+                begun = Instant::now();
             }
         };
         thread::Builder::new().name("attach".to_owned()).spawn(follow).map(drop)

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! - I1. No line is wider than the given width. A cut text ends with an ellipsis.
-//! - I2. A narrow line first loses its bar, then columns from the right. Names and usage are the
-//!   last to go.
+//! - I2. A narrow line first loses the columns that need a wide one, then its bar, then other
+//!   columns from the right. Names and usage are the last to go, and a name is cut last.
 //! - I3. The severest events come first and are cut last. No count is cut in two.
 
 use memgroup::{FairShare, GroupSnapshot};
@@ -30,7 +30,7 @@ const NAME_WANTED: usize = 16;
 const EVENTS_WIDTH: usize = 36;
 /// Space between columns.
 const GAP: usize = 2;
-/// Indentation of a group below its parent; 1 where names are cut.
+/// Indentation of a group below its parent, unless names are cut: then it's 1.
 const INDENT: usize = 2;
 /// Shares of the limit from which a bar is yellow, and red. The page of memgroup-serve has the
 /// same.

@@ -7,8 +7,8 @@
 //! - I2. A tenant that becomes idle keeps its clients. Each of its threads has begun a statement,
 //!   however late it started.
 //! - I3. If an interrupted request has waited longer than all others of its client, its time counts
-//!   as a latency, because it would have taken at least that long. So even a tenant that waits for
-//!   ever has one.
+//!   as a latency, because it would have taken at least that long. So even a tenant that waits
+//!   forever has one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::run::base::{Failure, OrFail, RunError, joined, units};
 use crate::run::data::Job;
 use crate::run::report::{Idle, Latencies, Tally, TenantReport};
 
-/// Time between two looks at the run.
+/// Time between two updates of the progress.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 /// Time between two interruptions at the end of a run. An interruption between two statements has
 /// no effect.
@@ -57,13 +57,13 @@ pub(crate) struct Results {
     page_cache: u64,
     /// Threads that have work left.
     busy: u32,
-    /// The threads that have none.
+    /// The threads that have none left.
     idle: Idle,
 }
 
 impl Results {
-    /// Counts a statement or request that `took` this long, where the `longest` before it took that
-    /// long. The error is a failure besides lack of memory.
+    /// Counts a statement or request, the time that it `took`, and the `longest` time that one of
+    /// the same client took before. The error is any failure besides lack of memory.
     fn add(&mut self, step: Step, took: Duration, longest: Duration) -> Result<(), String> {
         if step.is_timed && (step.result.is_ok() || took > longest) {
             self.latencies.record(took);
@@ -85,7 +85,7 @@ impl Results {
         Ok(())
     }
 
-    /// One more thread has no work left.
+    /// Notes that a thread has no work left.
     fn rest(&mut self, page_cache: u64, since: Duration) {
         self.busy -= 1;
         self.idle.page_cache += page_cache;

@@ -176,7 +176,7 @@ fn reads_no_more_differences_in_a_row_than_are_written() {
 }
 
 #[test]
-fn begins_anew_before_the_tables_exceed_their_bound() {
+fn restarts_before_the_tables_exceed_their_bound() {
     let folder = tempfile::tempdir().expect("a directory");
     // Any two of them fit.
     let json = |letter: &str| {

@@ -295,7 +295,7 @@ impl Program {
     /// The files `status` of the threads of this name.
     fn statuses(&self, thread: &str) -> Vec<String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
-        // A thread may end meanwhile.
+        // A thread may end before its files are read.
         let texts = tasks.map(|task| fs::read_to_string(task.path().join("status")).unwrap_or_default());
         texts.filter(|text| text.starts_with(&format!("Name:\t{thread}\n"))).collect()
     }
