@@ -136,17 +136,6 @@ impl Record<'_> {
         us_or_dash(ns)
     }
 
-    /// p50, p99 and the largest of calls in nanoseconds, shown in a larger unit.
-    pub(crate) fn quantiles(&mut self, ns: Option<Quantiles>, ns_per_unit: f64) -> [String; 3] {
-        let of = |part: fn(Quantiles) -> f64| ns.map(part);
-        [("p50", of(|ns| ns.p50)), ("p99", of(|ns| ns.p99)), ("max", of(|ns| ns.max))].map(
-            |(metric, value)| {
-                self.value(metric, "ns", value);
-                figure_or_dash(value.map(|ns| ns / ns_per_unit))
-            },
-        )
-    }
-
     fn add(&mut self, metric: &str, unit: Name, of: Summary) {
         let (variant, mut params) = (self.variant.clone(), self.params.clone());
         // The number of samples behind the figure.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use memgroup::{Config, Freshness, Group, Hierarchy, Maintenance, Reach, stats::io};
@@ -108,18 +107,14 @@ fn removals(lab: &mut Lab<'_>) -> Result<()> {
     let removed = lab
         .workers
         .run_one(|| made.iter().map(|group| timed_removal(watch, group)).collect::<Result<Vec<_>>>())?;
-    let of = Quantiles::of(removed);
-    let mut table = Table::new(
-        format!("removals of {} groups, one after the other: us of wall time", count(groups as u64)),
-        ["", "p50", "p99", "p99.99", "max"],
-    );
-    let mut record = lab.record("memgroup", json!({}));
-    let p9999 = record.us("removal p99.99", of.map(|of| of.p9999));
-    let [p50, p99, max] = record.quantiles(of, 1e3);
-    table.row("remove()", [p50, p99, p9999, max]);
-    lab.at_most("remove(), p99.99", of.map(|of| of.p9999 / 1e3), 100.0, "us");
-    table.note("memory that goes back to the system goes back in these removals. One during which the kernel took the thread off its CPU counts with its CPU time");
-    lab.print(&table)?;
+    let of = Quantiles::of(removed).ok_or("none").or_wrong("removals")?;
+    let names = ["removal p50", "removal p99", "removal p99.99", "removal max"];
+    let us = [of.p50, of.p99, of.p9999, of.max].map(|ns| ns / 1e3);
+    let found = Samples::from([0, 1, 2, 3].map(|at| (names[at], us[at])));
+    let title = format!("removals of {} groups, one after the other: wall time", count(groups as u64));
+    let rows = [("remove()", "memgroup", json!({}), &found)];
+    lab.show(title, &names.map(|name| (name, "us")), rows, "memory that goes back to the system goes back in these removals. One during which the kernel took the thread off its CPU counts with its CPU time")?;
+    lab.at_most("remove(), p99.99", Some(us[2]), 100.0, "us");
     drop(made);
     check_empty(&hierarchy)
 }
@@ -133,15 +128,12 @@ fn timed_removal(watch: Stopwatch, group: &Group) -> Result<f64> {
     Ok(if usage.is_undisturbed() { ns } else { ns.min(cpu_ns) })
 }
 
-/// Prints the resident bytes of each stage. It runs in a process that has done nothing else, so no
+/// Prints the resident bytes at each of the [`STAGES`]. It runs in a process that has done nothing else, so no
 /// memory is used again.
 pub(super) fn memory_of(groups: usize, out: &mut dyn Write) -> Result<()> {
     let mut handles: Vec<Group> = Vec::with_capacity(groups);
     let start = resident_bytes()?;
-    let mut reach = |stage| {
-        let bytes = resident_bytes()?.saturating_sub(start);
-        writeln!(out, "{stage} {bytes}").map_err(Error::Output)
-    };
+    let mut reach = || writeln!(out, "{}", resident_bytes()?.saturating_sub(start)).map_err(Error::Output);
     let (hierarchy, parent) = parent(Config::with_slots(virtual_slots(SLOTS)?), groups)?;
     for number in 0..groups {
         let group = child(&parent, &name_of(number))?;
@@ -152,46 +144,31 @@ pub(super) fn memory_of(groups: usize, out: &mut dyn Write) -> Result<()> {
         }
         handles.push(group);
     }
-    reach(STAGES[0])?;
+    reach()?;
     let written = hierarchy.io().get(&parent, io::RBYTES, Reach::Subtree, Freshness::Fresh);
     expect("statistics written by the groups", written, (groups * SLOTS) as i64)?;
     expect_bytes(&parent, "usage of the groups", parent.usage_exact(), 0)?;
     handles.drain(..).try_for_each(|group| group.remove().or_wrong(GONE))?;
-    reach(STAGES[1])?;
+    reach()?;
     hierarchy.maintain(Maintenance::new().all());
-    reach(STAGES[2])?;
+    reach()?;
     drop((parent, hierarchy));
-    reach(STAGES[3])
+    reach()
 }
 
 fn memory(lab: &mut Lab<'_>) -> Result<()> {
-    let Some(program) = lab.args.program.clone() else {
-        return lab.paragraph("\nnote: no bytes of a group: they need a process of the program memgroup-lab");
-    };
-    let groups = many_groups(lab.args);
-    let output = Command::new(&program)
-        .args(["limits", "--memory-of-groups"])
-        .args(lab.args.length())
-        .output()
-        .map_err(Error::system(format!("start {}", program.display())))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut bytes = [0.0; 4];
-    for (of, stage) in bytes.iter_mut().zip(STAGES) {
-        let line = text.lines().find_map(|line| line.strip_prefix(stage)?.trim().parse::<f64>().ok());
-        let line = line.ok_or_else(|| format!("{:?}, {text:?}", output.status));
-        *of = line.or_wrong("the measuring process ended with")?;
+    if !lab.has_program("bytes of a group")? {
+        return Ok(());
     }
+    let (groups, bytes) = (many_groups(lab.args), lab.process::<4>(&["limits", "--memory-of-groups"])?);
+    let found = Samples::from([0, 1, 2, 3].map(|at| (STAGES[at], bytes[at] / groups as f64)));
     let title = format!("resident bytes for each of {} groups on {SLOTS} slots", count(groups as u64));
-    let mut table = Table::new(title, ["", "live", "removed", "maintained", "hierarchy dropped"]);
-    let mut record = lab.record("memory of a group", json!({}));
-    let cells = [0, 1, 2, 3].map(|at| record.value(STAGES[at], "bytes", Some(bytes[at] / groups as f64)));
-    table.row("memgroup", cells);
-    lab.at_most("bytes of a live group", Some(bytes[0] / groups as f64), 600.0, "bytes");
-    for (stage, bytes_left, most) in
-        [("removed", bytes[1], 30.0), ("maintained", bytes[2], 10.0), ("dropped", bytes[3], 1.0)]
-    {
-        lab.at_most(format!("left of them, {stage}"), Some(bytes_left / bytes[0] * 100.0), most, "%");
+    let rows = [("memgroup", "memory of a group", json!({}), &found)];
+    lab.show(title, &STAGES.map(|stage| (stage, "bytes")), rows, "of a process that has done nothing else. Each group has a name of 16 bytes, was charged and wrote a statistic on both slots, and was freed. Dropped: the hierarchy is. The system frees memory some time after a program gave it back")?;
+    lab.at_most("bytes of a live group", found.median("live"), 600.0, "bytes");
+    for (stage, most) in [(1, 30.0), (2, 10.0), (3, 1.0)] {
+        let left = bytes[stage] / bytes[0] * 100.0;
+        lab.at_most(format!("left of them, {}", STAGES[stage]), Some(left), most, "%");
     }
-    table.note("of a process that has done nothing else. Each group has a name of 16 bytes, was charged and wrote a statistic on both slots, and was freed. The system frees memory some time after a program gave it back");
-    lab.print(&table)
+    Ok(())
 }

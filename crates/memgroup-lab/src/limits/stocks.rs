@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use memgroup::{Charge, Config, Group};
+use memgroup::{Charge, Config};
 use memgroup_percpu::pin_virtual;
 
 use super::{MIB, PAGE};
@@ -68,67 +68,52 @@ impl Stocks {
         let leaf = &self.fixture.leaves[0];
         self.fill()?;
         let (ns, fits) = watch.time(|| leaf.try_charge(MAX - PAGE));
-        times.push("fits", ns);
+        times.push("fits", ns / 1e3);
         drop(fits.or_wrong("prepaid bytes were the reason of a refusal")?);
         self.fill()?;
         for metric in ["refused", "refused again", "refused again"] {
             let (ns, charge) = watch.time(|| leaf.try_charge(MAX));
             ensure(charge.is_err(), || format!("{MAX} bytes fit beside a page of {MAX}"))?;
-            times.push(metric, ns);
+            times.push(metric, ns / 1e3);
         }
         Ok(())
     }
 }
 
 fn above_stocks(lab: &mut Lab<'_>) -> Result<()> {
-    let rows = lab.pick(
+    let shapes = lab.pick(
         &[(3, 2)][..],
         &[(1, 2), (1_000, 2), (1_000, 128)],
         &[(1, 2), (1_000, 2), (10_000, 2), (1_000, 16), (1_000, 128)],
     );
-    let built =
-        rows.iter().map(|&(groups, slots)| Stocks::build(groups, slots)).collect::<Result<Vec<_>>>()?;
-    let mut found: Vec<Samples> = built.iter().map(|_| Samples::default()).collect();
+    let built = shapes.iter().map(|&(groups, slots)| Stocks::build(groups, slots));
+    let built = built.collect::<Result<Vec<_>>>()?;
     let watch = lab.clock.stopwatch();
-    lab.in_turns(lab.pick(1, 5, 25), built.len(), |lab, row| {
-        lab.workers.run_one(|| built[row].sample(watch, &mut found[row]))
+    let found = lab.sample(lab.pick(1, 5, 25), built.len(), |lab, row, found| {
+        lab.workers.run_one(|| built[row].sample(watch, found))
     })?;
-    let mut table = Table::new(
-        "a full parent above groups with prepaid bytes on every slot: us for one charge",
-        ["", "stocks", "fits", "refused", "refused again"],
-    );
-    for ((groups, slots), (stocks, times)) in rows.iter().zip(built.into_iter().zip(found)) {
-        let name = format!("{}, {slots} slots", counted(*groups as u64, "group"));
-        let cells = ["fits", "refused", "refused again"].map(|metric| {
-            let params = json!({"groups": groups, "slots": slots});
-            lab.record("full parent", params).summary(metric, "ns", times.summary(metric));
-            us_or_dash(times.median(metric))
-        });
-        table.row(&name, [count(stocks.number() as u64)].into_iter().chain(cells));
-        if stocks.number() >= 1_000 {
-            let each = |metric| times.median(metric).map(|ns| ns / stocks.number() as f64);
+    let names =
+        shapes.iter().map(|&(groups, slots)| format!("{}, {slots} slots", counted(groups as u64, "group")));
+    let names: Vec<String> = names.collect();
+    let rows = names.iter().zip(shapes).zip(&found);
+    let rows = rows.map(|((name, (groups, slots)), found)| {
+        (name, "full parent", json!({"groups": groups, "slots": slots}), found)
+    });
+    let columns = ["fits", "refused", "refused again"].map(|metric| (metric, "us"));
+    lab.show("a full parent above groups with prepaid bytes on every slot: one charge", &columns, rows, "fits: it fits only when every stock has given its bytes back. Refused: it never fits, and all stocks are full. Again: the next two")?;
+    for ((name, stocks), found) in names.iter().zip(&built).zip(&found) {
+        let number = stocks.number() as f64;
+        let each = |metric| found.median(metric).map(|us| us * 1e3 / number);
+        if number >= 1e3 {
             lab.at_most(format!("a charge that drains {name}, for each stock"), each("fits"), 20.0, "ns");
             lab.at_most(format!("a refusal above {name}, for each stock"), each("refused"), 20.0, "ns");
         }
-        if (*groups, *slots) == (1_000, 128) {
-            let us = times.median("refused again").map(|ns| ns / 1e3);
-            lab.at_most(format!("a refusal above {name} with empty stocks"), us, 0.4, "us");
+        if stocks.slots == 128 {
+            let name = format!("a refusal above {name} with empty stocks");
+            lab.at_most(name, found.median("refused again"), 0.4, "us");
         }
     }
-    table.note("fits: it fits only when every stock has given its bytes back. Refused: it never fits, and all stocks are full. Again: the next two");
-    lab.print(&table)
-}
-
-/// Pairs of an innocent on the first thread, beside what the second does in each case.
-fn beside_thread(
-    lab: &mut Lab<'_>,
-    innocent: &Group,
-    others: &[&(dyn Fn() -> Result<()> + Sync)],
-) -> Result<Vec<Option<Summary>>> {
-    let work = each(|| innocent.try_charge(PAGE).map(drop).or_wrong(FITS));
-    let besides = others.iter().map(|act| Some(Beside::every(0, act)));
-    let variants: Vec<_> = besides.map(|beside| Variant { beside, ..Variant::of(&work, 1) }).collect();
-    Ok(lab.interleave(&variants)?.iter().map(|one| one.ns).collect())
+    Ok(())
 }
 
 fn spin() -> Result<()> {
@@ -136,40 +121,49 @@ fn spin() -> Result<()> {
     Ok(())
 }
 
-fn beside(lab: &mut Lab<'_>) -> Result<()> {
-    let fixture = Fixture::chain(Config::with_slots(lab.slots), 3, 2)?;
+/// A parent with 64 MiB of headroom; leaf 0 is the attacker and holds the rest.
+fn headroom(config: Config) -> Result<(Fixture, Charge)> {
+    let fixture = Fixture::chain(config, 3, 2)?;
     limit(&fixture.parent, 2 * HELD)?;
-    let (attacker, innocent) = (&fixture.leaves[0], &fixture.leaves[1]);
-    let held = attacker.try_charge(HELD).or_wrong(FITS)?;
+    let held = fixture.leaves[0].try_charge(HELD).or_wrong(FITS)?;
+    Ok((fixture, held))
+}
+
+fn beside(lab: &mut Lab<'_>) -> Result<()> {
+    let cases = [
+        ("a spinning thread (control)", None),
+        ("an attacker that asks for a byte more than is free", Some(3.0)),
+        ("a thread that waits for a byte more than is free", Some(1.2)),
+    ];
+    let config = Config::with_slots(lab.slots);
+    let built = cases.iter().map(|_| headroom(config)).collect::<Result<Vec<_>>>()?;
+    let (attacker, waiting) = (&built[1].0.leaves[0], &built[2].0.leaves[0]);
     let attack = || ensure(attacker.try_charge(HELD + 1).is_err(), || "a byte too many fits".to_owned());
-    let alone = beside_thread(lab, innocent, &[&spin, &attack])?;
-    let waited = std::thread::scope(|threads| {
-        let waiter = threads.spawn(|| attacker.charge_until(HELD + 1, Instant::now() + PATIENCE).is_err());
-        spin_until(|| (attacker.waiters().now == 1 || waiter.is_finished()).then_some(()));
-        let waited = beside_thread(lab, innocent, &[&spin]);
-        let left = attacker.waiters().now;
-        attacker.wake_waiters();
+    let acts: [&(dyn Fn() -> Result<()> + Sync); 3] = [&spin, &attack, &spin];
+    let case = |((by, _), ((fixture, _), act)): (&(&'static str, _), (&(Fixture, Charge), _))| {
+        let innocent = fixture.leaves[1].clone();
+        let work = each(move || innocent.try_charge(PAGE).map(drop).or_wrong(FITS));
+        Case { beside: Some(Beside::every(0, act)), ..Case::new("pair of an innocent", by, "", work) }
+    };
+    let measured = cases.iter().zip(built.iter().zip(acts)).map(case).collect();
+    let title = "an innocent's pairs of 4 KiB below a parent with 64 MiB of headroom, beside others";
+    let found = std::thread::scope(|threads| {
+        let waiter = threads.spawn(|| waiting.charge_until(HELD + 1, Instant::now() + PATIENCE).is_err());
+        spin_until(|| (waiting.waiters().now == 1 || waiter.is_finished()).then_some(()));
+        let found =
+            lab.measure([title, "the first is the control"], lab.effort.windows, measured, [], |_, _, _| []);
+        let left = waiting.waiters().now;
+        waiting.wake_waiters();
         let refused = waiter.join().unwrap_or(false);
         ensure(left == 1 && refused, || format!("{left} threads waited throughout, of 1"))?;
-        waited
+        found
     })?;
-    let mut table = Table::new(
-        "an innocent's pairs of 4 KiB below a parent with 64 MiB of headroom: ns, median (min..p90)",
-        ["beside", "a pair", "over", "goal"],
-    );
-    for (name, ns, most) in [
-        ("a spinning thread (control)", alone[0], None),
-        ("an attacker that asks for a byte more than is free", alone[1], Some(3.0)),
-        ("a thread that waits for a byte more than is free", waited[0], Some(1.2)),
-    ] {
-        let cell = lab.record(name, json!({})).time("pair of an innocent", ns);
-        let over = ratio(median(ns), median(alone[0]));
-        table.row(name, [cell, times(over), most.map_or_else(dash, |most| format!("x{most}"))]);
-        if let Some(most) = most {
-            lab.at_most(format!("an innocent's pair beside {name}"), over, most, "x");
-        }
+    let ns = |by: &str| found.ns("pair of an innocent", by, "");
+    for (by, most) in cases.into_iter().filter_map(|(by, most)| Some((by, most?))) {
+        lab.at_most(format!("an innocent's pair beside {by}"), ratio(ns(by), ns(cases[0].0)), most, "x");
     }
-    lab.print(&table)?;
-    drop(held);
-    fixture.check_empty()
+    built.into_iter().try_for_each(|(fixture, held)| {
+        drop(held);
+        fixture.check_empty()
+    })
 }
