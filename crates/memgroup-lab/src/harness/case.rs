@@ -36,6 +36,23 @@ impl<'w> Case<'w> {
     }
 }
 
+impl<'w> Case<'w> {
+    /// The same work on one thread, and on `threads` if that is more.
+    pub(crate) fn scaled(
+        threads: usize,
+        name: &'static str,
+        by: &'static str,
+        params: &Value,
+        work: impl Fn(usize, &mut usize, u64) -> Result<u64> + Copy + Sync + 'w,
+    ) -> impl Iterator<Item = Case<'w>> {
+        [1, threads].into_iter().take(threads.min(2)).map(move |threads| {
+            let mut params = params.clone();
+            params["threads"] = threads.into();
+            Case { threads, params, ..Case::new(name, by, counted(threads as u64, "thread"), work) }
+        })
+    }
+}
+
 /// The figures of the cases of one table, by name, variant and the rest of the name.
 pub(crate) struct Found(Vec<([String; 3], Measured)>);
 
@@ -51,6 +68,11 @@ impl Found {
     /// The median of the same in nanoseconds.
     pub(crate) fn ns(&self, name: &str, by: &str, what: &str) -> Option<f64> {
         self.of(name, by, what).and_then(|of| median(of.ns))
+    }
+
+    /// The same of work that was [scaled](Case::scaled): on one thread, and on all.
+    pub(crate) fn scale(&self, threads: usize, name: &str, by: &str) -> [Option<f64>; 2] {
+        [1, threads].map(|threads| self.ns(name, by, &counted(threads as u64, "thread")))
     }
 }
 

@@ -180,36 +180,6 @@ impl<'a> Lab<'a> {
         window::interleave(&self.workers, &self.clock, plan, variants, &mut self.random)
     }
 
-    /// Measures each named work on one thread and on `threads`, and adds a row with both figures
-    /// and their ratio to the table.
-    ///
-    /// The figures are recorded as `metric` of the variant of that name, with the number of threads
-    /// beside `params`.
-    pub(crate) fn compare(
-        &mut self,
-        table: &mut Table,
-        metric: &'static str,
-        params: Value,
-        threads: usize,
-        plan: Plan,
-        rows: &[(&str, &Work<'_>)],
-    ) -> Result<Vec<[Measured; 2]>> {
-        let both = rows.iter().flat_map(|(_, work)| [1, threads].map(|threads| Variant::of(work, threads)));
-        let measured = self.interleave_by(plan, &both.collect::<Vec<_>>())?;
-        let measured: Vec<[Measured; 2]> = measured.chunks_exact(2).map(|both| [both[0], both[1]]).collect();
-        for ((name, _), both) in rows.iter().zip(&measured) {
-            let cells = [(1, both[0]), (threads, both[1])].map(|(threads, one)| {
-                let mut params = params.clone();
-                params["threads"] = threads.into();
-                self.record(*name, params).time(metric, one.ns)
-            });
-            let ratio = times(ratio(median(both[1].ns), median(both[0].ns)));
-            table.row(*name, cells.into_iter().chain([ratio]));
-        }
-        note_windows(table, measured.iter().flatten());
-        Ok(measured)
-    }
-
     /// Runs each of so many cases once a round, in a new random order every round.
     pub(crate) fn in_turns(
         &mut self,

@@ -8,13 +8,13 @@
 
 #![allow(unsafe_code)]
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 use memgroup::{Config, Group, Hierarchy};
-use memgroup_sqlite::{TenantConnection, TenantError};
-use rusqlite::{Connection, Params};
+use memgroup_sqlite::TenantConnection;
+use rusqlite::Connection;
+use tempfile::TempDir;
 
 use super::prelude::*;
 
@@ -73,32 +73,24 @@ impl Tenant {
     pub(crate) fn use_one(&mut self, random: u64) -> Result<()> {
         let id = (random >> 8) as i64 % self.rows() + 1;
         match random % 64 {
-            0 => self.sum(id),
+            0 => self.read(id, (id + SUMMED - 1).min(self.rows())),
             kind if kind % 16 == 1 => self.update(id),
-            _ => self.look_up(id),
+            _ => self.read(id, id),
         }
     }
 
-    /// Reads one row by its number.
-    fn look_up(&mut self, id: i64) -> Result<()> {
-        const SQL: &str = "SELECT value, updates, substr(text, 1, 8) FROM items WHERE id = ?1";
+    /// Sums the values and the updates of the rows from one to another.
+    fn read(&self, first: i64, last: i64) -> Result<()> {
+        const SQL: &str =
+            "SELECT sum(value), sum(updates) FROM items WHERE id BETWEEN ?1 AND ?2 AND length(text) = 3000";
         let found = self.connection.run(|conn| {
             let mut statement = conn.prepare_cached(SQL)?;
-            statement.query_row([id], |row| {
-                let text = row.get_ref(2)?.as_str()?;
-                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, text.parse::<i64>().ok()))
-            })
+            statement.query_row([first, last], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
         });
-        self.expect("a look-up", id, found, (value(id), self.updates[id as usize - 1], Some(id)))
-    }
-
-    /// Sums some rows from one on.
-    fn sum(&mut self, id: i64) -> Result<()> {
-        const SQL: &str = "SELECT sum(value), sum(updates) FROM items WHERE id BETWEEN ?1 AND ?2";
-        let last = (id + SUMMED - 1).min(self.rows());
-        let found = self.connection.run(|conn| two(conn, SQL, [id, last]));
-        let updates: i64 = self.updates[id as usize - 1..last as usize].iter().sum();
-        self.expect("a sum", id, found, ((id..=last).map(value).sum(), updates))
+        let updates = self.updates[first as usize - 1..last as usize].iter().sum();
+        let right = ((first..=last).map(value).sum(), updates);
+        let path = self.connection.group().path();
+        expect(format_args!("{path}: rows {first} to {last}"), found.or_wrong(STATEMENT)?, right)
     }
 
     /// Changes one row.
@@ -106,26 +98,12 @@ impl Tenant {
         const SQL: &str = "UPDATE items SET updates = updates + 1 WHERE id = ?1";
         let changed = self.connection.run(|conn| conn.prepare_cached(SQL)?.execute([id]));
         self.updates[id as usize - 1] += 1;
-        self.expect("an update", id, changed, 1)
+        expect(format_args!("rows that an update of row {id} changes"), changed.or_wrong(STATEMENT)?, 1)
     }
 
     /// Reads every row.
-    pub(crate) fn check_all(&mut self) -> Result<()> {
-        const SQL: &str = "SELECT sum(value), sum(updates) FROM items WHERE length(text) = 3000";
-        let found = self.connection.run(|conn| two(conn, SQL, []));
-        let right = ((1..=self.rows()).map(value).sum(), self.updates.iter().sum());
-        self.expect("a sum of all", 1, found, right)
-    }
-
-    fn expect<T: PartialEq + std::fmt::Debug>(
-        &self,
-        what: &str,
-        id: i64,
-        found: Result<T, TenantError>,
-        right: T,
-    ) -> Result<()> {
-        let found = found.or_wrong(STATEMENT)?;
-        expect(format_args!("{}: {what} of row {id}", self.connection.group().path()), found, right)
+    pub(crate) fn check_all(&self) -> Result<()> {
+        self.read(1, self.rows())
     }
 }
 
@@ -144,40 +122,10 @@ fn value(id: i64) -> i64 {
     id * 7919 % VALUES
 }
 
-fn two(conn: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<(i64, i64)> {
-    conn.prepare_cached(sql)?.query_row(params, |row| Ok((row.get(0)?, row.get(1)?)))
-}
-
 /// The step that a wrong result names when SQLite refuses a statement.
 pub(crate) const STATEMENT: &str = "a statement failed";
 
-/// A name that is unique in the process.
-pub(crate) fn unique(what: &str) -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    // ORDERING: Relaxed; a number by itself.
-    format!("{what}{}", NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// A directory of its own for databases, removed at the end.
-pub(crate) struct Directory(PathBuf);
-
-impl Directory {
-    pub(crate) fn make() -> Result<Directory> {
-        let name = format!("memgroup-lab-{}-{}", std::process::id(), unique("databases"));
-        let path = std::env::temp_dir().join(name);
-        let what = format!("make the directory {} for databases", path.display());
-        std::fs::create_dir_all(&path).map_err(Error::system(what))?;
-        Ok(Directory(path))
-    }
-
-    pub(crate) fn file(&self, index: usize) -> PathBuf {
-        self.0.join(format!("t{index}.sqlite"))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Files that stay are in the system's directory for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A directory of its own for databases, removed when it is dropped.
+pub(crate) fn directory() -> Result<TempDir> {
+    tempfile::tempdir().map_err(Error::system("make a directory for databases"))
 }

@@ -60,39 +60,42 @@ impl CasMap {
     }
 }
 
+/// The life of a group of a name.
+type Live<'l> = dyn Fn(&str) -> Result<()> + Sync + 'l;
+
 fn lives(lab: &mut Lab<'_>) -> Result<()> {
     let (hierarchy, parent) = parent(Config::with_slots(lab.slots), 0)?;
     let above = std::array::from_fn(|_| CasLevel::new(FAR_BYTES, 0));
     let cas = CasMap { groups: Mutex::default(), above };
     let names: Vec<Vec<String>> =
         (0..lab.args.threads()).map(|thread| (0..64).map(|at| name_of(thread * 64 + at)).collect()).collect();
-    let in_turn = |thread: usize, cursor: &mut usize, count, live: &dyn Fn(&str) -> Result<()>| {
-        for _ in 0..count {
-            live(&names[thread][*cursor])?;
-            *cursor = (*cursor + 1) % 64;
-        }
-        Ok(count)
-    };
-    let ours = |thread: usize, cursor: &mut usize, count| {
-        in_turn(thread, cursor, count, &|name| charged(&parent, name)?.remove().or_wrong(GONE))
-    };
-    let control =
-        |thread: usize, cursor: &mut usize, count| in_turn(thread, cursor, count, &|name| cas.live(name));
-    let mut table = Table::new(
-        "create a group, charge and free 4 KiB, remove it: ns, median (min..p90)",
-        ["", "1 thread", "all threads", "over 1"],
-    );
-    let (threads, plan) = (lab.args.threads(), lab.effort.windows);
-    let rows: [(&str, &Work<'_>); 2] = [("memgroup", &ours), ("CAS map (control)", &control)];
-    let of = lab.compare(&mut table, "a life", json!({}), threads, plan, &rows)?;
-    let [one, all] = [0, 1].map(|at| median(of[0][at].ns));
+    let lives: [(_, &Live<'_>); 2] = [
+        ("CAS map (control)", &|name| cas.live(name)),
+        ("memgroup", &|name| charged(&parent, name)?.remove().or_wrong(GONE)),
+    ];
+    let (threads, params) = (lab.args.threads(), json!({}));
+    let cases = lives.iter().flat_map(|(by, live)| {
+        let names = &names;
+        let work = move |thread: usize, cursor: &mut usize, count| {
+            for _ in 0..count {
+                live(&names[thread][*cursor])?;
+                *cursor = (*cursor + 1) % 64;
+            }
+            Ok(count)
+        };
+        Case::scaled(threads, "a life", by, &params, work)
+    });
+    let text = [
+        "create a group, charge and free 4 KiB, remove it",
+        "CAS map: names in a hash map behind a mutex, each with a line that is charged outside of it",
+    ];
+    let found = lab.measure(text, lab.effort.windows, cases.collect(), [], |_, _, _| [])?;
+    let [one, all] = found.scale(threads, "a life", "memgroup");
     lab.at_most("create, charge and remove, 1 thread", one.map(|ns| ns / 1e3), 0.4, "us");
     if threads > 1 {
         let scale = ratio(one, all).map(|scale| scale * threads as f64);
         lab.at_least(format!("groups a second, {threads} threads over 1"), scale, 1.5, "x");
     }
-    table.note("CAS map: names in a hash map behind a mutex, each with a line that is charged outside of it");
-    lab.print(&table)?;
     expect("groups left by the engine", parent.children().len(), 0)?;
     expect("groups and bytes left by the control", (lock(&cas.groups).len(), cas.above[0].usage()), (0, 0))?;
     check_empty(&hierarchy)
@@ -128,8 +131,8 @@ fn timed_removal(watch: Stopwatch, group: &Group) -> Result<f64> {
     Ok(if usage.is_undisturbed() { ns } else { ns.min(cpu_ns) })
 }
 
-/// Prints the resident bytes at each of the [`STAGES`]. It runs in a process that has done nothing else, so no
-/// memory is used again.
+/// Prints the resident bytes at each of the [`STAGES`]. It runs in a process that has done nothing
+/// else, so no memory is used again.
 pub(super) fn memory_of(groups: usize, out: &mut dyn Write) -> Result<()> {
     let mut handles: Vec<Group> = Vec::with_capacity(groups);
     let start = resident_bytes()?;

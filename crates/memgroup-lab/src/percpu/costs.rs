@@ -18,7 +18,7 @@ const STATISTIC: usize = 100;
 pub(super) fn groups(lab: &mut Lab<'_>, script: Script, plan: Plan) -> Result<()> {
     let (there, modes) = (count(script.groups() as u64), [Mode::Kept, Mode::Relocated]);
     let found = lab.sample(1, 2, |lab, mode, found| {
-        let mut groups = Groups::new(Plan { mode: modes[mode], ..plan })?;
+        let groups = Groups::new(Plan { mode: modes[mode], ..plan })?;
         let mut others =
             script.names().map(|(name, _)| groups.create_used(&name)).collect::<Result<Vec<Member>>>()?;
         let (mut random, watch) = (Random::new(lab.random.next()), lab.clock.stopwatch());
@@ -63,7 +63,7 @@ struct Leaf {
 
 impl Leaf {
     fn build(plan: Plan) -> Result<Leaf> {
-        let mut groups = Groups::new(plan)?;
+        let groups = Groups::new(plan)?;
         let member = groups.create("leaf")?;
         limit(&member.group, FAR_BYTES)?;
         let key = member.statistics.keys().nth(STATISTIC).ok_or("none").or_wrong("a registered statistic")?;
@@ -144,7 +144,7 @@ fn come_and_go(groups: &Groups, cycles: usize, maintains: bool) -> Result<()> {
     let mut staying = Vec::new();
     for cycle in 0..cycles {
         let make = |number| -> Result<Member> {
-            let member = groups.create_beside(&format!("beside{cycle}_{number}"))?;
+            let member = groups.create(&format!("beside{cycle}_{number}"))?;
             member.used().for_each(|key| member.statistics.add(&member.group, key, 1));
             member.pair().map(|()| member)
         };

@@ -11,6 +11,7 @@
 //!   a record is written.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memgroup::{
@@ -111,7 +112,7 @@ pub(super) struct Groups {
     pub(super) hierarchy: Hierarchy,
     statistics: Statistics,
     parent: Group,
-    made: u64,
+    made: AtomicU64,
 }
 
 /// The groups' memory at one moment.
@@ -141,23 +142,19 @@ impl Groups {
         for group in [&hierarchy.root(), &parent] {
             limit(group, FAR_BYTES)?;
         }
-        Ok(Groups { plan, hierarchy, statistics, parent, made: 0 })
+        Ok(Groups { plan, hierarchy, statistics, parent, made: AtomicU64::new(1) })
     }
 
     /// Makes a group.
-    pub(super) fn create(&mut self, name: &str) -> Result<Member> {
-        self.made += 1;
-        Ok(Member { number: self.made, ..self.create_beside(name)? })
-    }
-
-    /// Makes a group without a number of its own, for a thread beside others.
-    pub(super) fn create_beside(&self, name: &str) -> Result<Member> {
+    pub(super) fn create(&self, name: &str) -> Result<Member> {
         let (group, statistics) = (child(&self.parent, name)?, self.statistics.clone());
-        Ok(Member { plan: self.plan, group, statistics, held: None, number: 0, times: 0 })
+        // ORDERING: Relaxed; a number by itself.
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        Ok(Member { plan: self.plan, group, statistics, held: None, number, times: 0 })
     }
 
     /// Makes a group and uses it on all slots.
-    pub(super) fn create_used(&mut self, name: &str) -> Result<Member> {
+    pub(super) fn create_used(&self, name: &str) -> Result<Member> {
         let mut member = self.create(name)?;
         member.use_on_all_slots()?;
         Ok(member)
@@ -317,7 +314,7 @@ mod tests {
 
     #[test]
     fn needs_the_records_on_all_slots_and_some_bytes_beside_them() {
-        let mut groups = groups(Mode::Kept);
+        let groups = groups(Mode::Kept);
         assert_eq!(Plan::RECORD_BYTES, 2704);
         assert_eq!(groups.plan.needed_bytes(9), (9 * 2704 + 2 * 8) * 3);
         let before = groups.footprint(0).unwrap().beside_bytes;
@@ -333,7 +330,7 @@ mod tests {
     #[test]
     fn fails_when_a_member_counts_or_holds_other_bytes() {
         for (stat, delta) in [(56, 1), (0, -1)] {
-            let mut groups = groups(Mode::Relocated);
+            let groups = groups(Mode::Relocated);
             let mut member = groups.create("one").unwrap();
             member.use_on_all_slots().unwrap();
             member.hold_a_charge().unwrap();
@@ -348,7 +345,7 @@ mod tests {
 
     #[test]
     fn fails_when_a_group_is_left() {
-        let mut groups = groups(Mode::Relocated);
+        let groups = groups(Mode::Relocated);
         let _left = groups.create("left").unwrap();
         let error = groups.check_gone().unwrap_err();
         assert!(matches!(&error, Error::Wrong(text) if text.contains("stays")), "{error}");
@@ -357,7 +354,7 @@ mod tests {
     #[test]
     fn loses_no_count_or_charge_in_maintenance() {
         for (mode, _) in Mode::ALL {
-            let mut groups = groups(mode);
+            let groups = groups(mode);
             let mut members: Vec<Member> =
                 (0..100).map(|number| groups.create(&format!("g{number}")).unwrap()).collect();
             for member in &mut members {

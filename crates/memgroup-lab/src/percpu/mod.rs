@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 
 /// Plays the script. Everything that it makes is gone when it returns.
 fn play(script: Script, plan: Plan) -> Result<Samples> {
-    let mut groups = Groups::new(plan)?;
+    let groups = Groups::new(plan)?;
     let start = groups.footprint(0)?;
     let (mut staying, going) = script.make(|name, stays| {
         let mut member = groups.create_used(name)?;
@@ -211,21 +211,18 @@ fn show(lab: &mut Lab<'_>, script: Script, played: &[(Plan, Samples)]) -> Result
         kernel("POWER9")
     );
     lab.show("what is kept, and what giving back takes", &columns, rows(), note)?;
+    let limit = (script.limit_percent() * 100.0).floor() / 100.0;
     for (plan, found) in played {
-        let page = page_name(plan.page);
+        let (page, is_small) = (page_name(plan.page), plan.page == PageSize::Kib4);
         if plan.mode == Mode::Relocated {
             let name = format!("kept over needed with relocation, pages of {page}");
             lab.at_most(name, found.median("over needed"), OVER_NEEDED_MOST, "x");
         }
-        match (plan.page, plan.mode) {
-            (PageSize::Kib4, Mode::Relocated) => {
-                lab.at_most("peak over needed", found.median("peak over needed"), OVER_NEEDED_MOST, "x");
-            }
-            (PageSize::Kib4, Mode::Demoted) => {
-                let limit = (script.limit_percent() * 100.0).floor() / 100.0;
-                lab.at_most("kept with cold demotion, of the peak", found.median("kept"), limit, "%");
-            }
-            _ => {}
+        if plan.mode == Mode::Relocated && is_small {
+            lab.at_most("peak over needed", found.median("peak over needed"), OVER_NEEDED_MOST, "x");
+        }
+        if plan.mode == Mode::Demoted && is_small {
+            lab.at_most("kept with cold demotion, of the peak", found.median("kept"), limit, "%");
         }
     }
     Ok(())

@@ -58,11 +58,11 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 /// Measures with one kind of trees, in a process that does nothing else.
 pub(super) fn serve(args: &Args, trees: Trees, out: &mut dyn Write) -> Result<()> {
     let sqlite = Sqlite::take(Config::new().separate_trees(trees == Trees::Separate))?;
-    let (hierarchy, directory, workers) = (&sqlite.hierarchy, Directory::make()?, Workers::start(2)?);
-    let parent = child(&hierarchy.root(), &unique("builds"))?;
+    let (hierarchy, directory, workers) = (&sqlite.hierarchy, directory()?, Workers::start(2)?);
+    let parent = child(&hierarchy.root(), "builds")?;
     let open = |at| {
         let group = child(&parent, &format!("child{at}"))?;
-        Tenant::open(&group, &directory.file(at), ROWS, CACHED_PAGES).map(Mutex::new)
+        Tenant::open(&group, &directory.path().join(group.name()), ROWS, CACHED_PAGES).map(Mutex::new)
     };
     let tenants = (0..CHILDREN).map(open).collect::<Result<Vec<_>>>()?;
     let work = |child: usize, shift: &Shift| {

@@ -17,6 +17,7 @@ use crate::harness::prelude::*;
 
 const STATS: usize = 48;
 const SUBSYSTEM: Subsystem = Subsystem { name: "measured", stats: &gauges() };
+const READ: &str = "read of 48 values, none changed";
 /// A constant, as programs have it.
 const KEY: StatKey = SUBSYSTEM.key("17");
 
@@ -47,21 +48,11 @@ impl Leaf {
         Ok(Leaf { fixture, statistics })
     }
 
-    fn add(&self, _: usize, _: &mut usize, count: u64) -> Result<u64> {
+    fn add(&self, count: u64) -> Result<u64> {
         // Both addresses stay in registers: a load in the loop would wait for the addition before it.
         let (statistics, group) = (&self.statistics, &self.fixture.leaves[0]);
-        for _ in 0..count {
-            statistics.add(group, KEY, 1);
-        }
+        (0..count).for_each(|_| statistics.add(group, KEY, 1));
         Ok(count)
-    }
-
-    /// Reads all values, none of which has changed.
-    fn read(&self) -> Result<()> {
-        let mut values = [0; STATS];
-        self.statistics.read(&self.fixture.leaves[0], Reach::Subtree, Freshness::Fresh, &mut values);
-        std::hint::black_box(&values);
-        Ok(())
     }
 
     /// The root's sum is the number of additions.
@@ -73,38 +64,45 @@ impl Leaf {
 }
 
 pub(super) fn updates(lab: &mut Lab<'_>) -> Result<()> {
-    let slots = lab.slots;
-    let build = |trees| Leaf::build(trees, slots);
-    let (unified, separate, read) =
-        (build(Trees::Unified)?, build(Trees::Separate)?, build(Trees::Separate)?);
+    let (names, params, slots) = (Trees::BOTH.map(Trees::name), json!({}), lab.slots);
+    let leaves =
+        Trees::BOTH.into_iter().map(|trees| Leaf::build(trees, slots)).collect::<Result<Vec<_>>>()?;
     // The additions to three shared words, one a level, that statistics without slots would make.
     let shared = [const { AtomicU64::new(0) }; 3];
     let shared = each(|| {
-        for level in &shared {
-            // ORDERING: Relaxed; a statistic orders nothing.
-            level.fetch_add(1, Ordering::Relaxed);
-        }
+        // ORDERING: Relaxed; a statistic orders nothing.
+        shared.iter().for_each(|level| _ = level.fetch_add(1, Ordering::Relaxed));
         Ok(())
     });
-    let rows: [(&str, &Work<'_>); 4] = [
-        ("update, one tree (control)", &|thread, at, count| unified.add(thread, at, count)),
-        ("update, separate trees", &|thread, at, count| separate.add(thread, at, count)),
-        ("update of three shared words, no groups", &shared),
-        ("read of 48 values, none changed", &each(|| read.read())),
+    let unchanged = Leaf::build(Trees::Separate, slots)?;
+    let read = each(|| {
+        let mut values = [0; STATS];
+        let group = &unchanged.fixture.leaves[0];
+        unchanged.statistics.read(group, Reach::Subtree, Freshness::Fresh, &mut values);
+        std::hint::black_box(&values);
+        Ok(())
+    });
+    let updates = names.into_iter().zip(&leaves).flat_map(|(by, leaf)| {
+        Case::scaled(2, "update", by, &params, move |_: usize, _: &mut usize, count| leaf.add(count))
+    });
+    let shared = Case::scaled(2, "update", "three shared words, no groups", &params, &shared);
+    let cases = updates.chain(shared).chain(Case::scaled(2, READ, names[1], &params, &read));
+    let text = [
+        "an update, and a fresh read that finds no change",
+        "a group of depth 3. The seed: updates are \"similar in cycles\" with and without the patches",
     ];
-    let columns = ["ns: median (min..p90)", "1 thread", "2 threads, same group", ""];
-    let mut table = Table::new("an update, and a fresh read that finds no change", columns);
-    let measured = lab.compare(&mut table, "call", json!({}), 2, lab.effort.windows, &rows)?;
-    unified.check(measured[0].iter().map(|one| one.ops).sum())?;
-    separate.check(measured[1].iter().map(|one| one.ops).sum())?;
-    table
-        .note("a group of depth 3. The seed: updates are \"similar in cycles\" with and without the patches");
-    lab.print(&table)?;
-    let ns = |row: usize, threads: usize| median(measured[row][threads].ns);
-    lab.at_most("an update: separate trees over one", ratio(ns(1, 0), ns(0, 0)), 1.03, "x");
-    lab.at_most("an update, 1 thread", ns(1, 0), 3.0, "ns");
-    lab.at_most("an update, 2 threads in one group", ns(1, 1), 3.0, "ns");
-    lab.at_most("a fresh read of 48 values, none changed", ns(3, 0), 30.0, "ns");
+    let found = lab.measure(text, lab.effort.windows, cases.collect(), [], |_, _, _| [])?;
+    for (by, leaf) in names.into_iter().zip(&leaves) {
+        let of = found.iter().filter(|([name, side, _], _)| name == "update" && side == by);
+        leaf.check(of.map(|(_, measured)| measured.ops).sum())?;
+    }
+    let ([unified, _], [one, both]) =
+        (found.scale(2, "update", names[0]), found.scale(2, "update", names[1]));
+    lab.at_most("an update: separate trees over one", ratio(one, unified), 1.03, "x");
+    lab.at_most("an update, 1 thread", one, 3.0, "ns");
+    lab.at_most("an update, 2 threads in one group", both, 3.0, "ns");
+    let [read, _] = found.scale(2, READ, names[1]);
+    lab.at_most("a fresh read of 48 values, none changed", read, 30.0, "ns");
     Ok(())
 }
 
@@ -167,7 +165,7 @@ mod tests {
     #[test]
     fn counts_an_addition_that_is_missing_as_wrong() {
         let leaf = Leaf::build(Trees::Separate, SlotSource::virtual_slots(2).unwrap()).unwrap();
-        leaf.add(0, &mut 0, 10).unwrap();
+        leaf.add(10).unwrap();
         leaf.check(10).unwrap();
         assert!(matches!(leaf.check(11), Err(Error::Wrong(_))));
     }

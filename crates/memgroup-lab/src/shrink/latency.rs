@@ -14,9 +14,10 @@
 //! - I1. The measured calls are on the first worker's CPU, the walk is on the second's; a callback
 //!   that blocks sleeps.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use memgroup::{Ask, Charge, Count, Scan, Shrinker, SlotSource};
 
@@ -33,35 +34,26 @@ const BLOCKED: Duration = Duration::from_millis(20);
 /// Longer than any case lasts.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// The first callback that comes to it waits until it opens; those after it pass.
+/// The first callback that comes to it waits until the sender is dropped, or for so long; those
+/// after it pass.
 struct Gate {
     is_in: AtomicBool,
-    is_open: AtomicBool,
-    /// It opens by itself after so long.
+    opened: Mutex<Receiver<()>>,
     opens_after: Duration,
 }
 
 impl Gate {
-    fn closed(opens_after: Duration) -> Arc<Gate> {
-        Arc::new(Gate { is_in: AtomicBool::new(false), is_open: AtomicBool::new(false), opens_after })
+    fn closed(opens_after: Duration) -> (Sender<()>, Arc<Gate>) {
+        let (open, opened) = channel();
+        (open, Arc::new(Gate { is_in: AtomicBool::new(false), opened: Mutex::new(opened), opens_after }))
     }
 
     fn pass(&self) {
-        let begin = Instant::now();
         // ORDERING: Release; pairs with `was_entered`: a thread that finds it set knows that the call has
         // begun.
-        if self.is_in.swap(true, Ordering::Release) {
-            return;
+        if !self.is_in.swap(true, Ordering::Release) {
+            let _ = lock(&self.opened).recv_timeout(self.opens_after);
         }
-        // ORDERING: Acquire; pairs with `open`.
-        while !self.is_open.load(Ordering::Acquire) && begin.elapsed() < self.opens_after {
-            std::thread::sleep(Duration::from_micros(500));
-        }
-    }
-
-    fn open(&self) {
-        // ORDERING: Release; pairs with `pass`.
-        self.is_open.store(true, Ordering::Release);
     }
 
     /// Whether a callback waits, or has waited.
@@ -113,7 +105,8 @@ fn measure(
         let registered = all.register(group, &Arc::new(Answer(gate)));
         registered.inspect(Registered::mark)
     };
-    let gate = (beside == 2).then(|| Gate::closed(opens_after));
+    let (open, gate) = (beside == 2).then(|| Gate::closed(opens_after)).unzip();
+    let open = Mutex::new(open);
     let blocked = gate.clone().map(|gate| register(0, Some(gate))).transpose()?;
     let watch = lab.clock.stopwatch();
     let job = || {
@@ -129,7 +122,7 @@ fn measure(
             times[1].push(ns);
             removed
         });
-        gate.iter().for_each(|gate| gate.open());
+        drop(lock(&open).take());
         done.map(|()| times)
     };
     let walks = |shift: &Shift| {
@@ -233,7 +226,7 @@ mod tests {
         let slots = SlotSource::virtual_slots(2).unwrap();
         for kernel in [None, Some(Kernel::new(3, None)), Some(Kernel::new(3, Some(Srcu::new(1))))] {
             let (_registered, _held, all) = build(slots, 3, kernel).unwrap();
-            let gate = Gate::closed(Duration::ZERO);
+            let (_open, gate) = Gate::closed(Duration::ZERO);
             let registered = all.register(1, &Arc::new(Answer(Some(Arc::clone(&gate))))).unwrap();
             registered.mark();
             walk(&all);

@@ -18,10 +18,12 @@
 //!   engine counts as reclaimed are those that the caches say they gave and those that were
 //!   uncharged meanwhile; and when all is closed nothing is charged.
 
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use memgroup::{Freshness, Group, Hierarchy, Reach, stats};
 use memgroup_cache::{CacheConfig, QuickCache};
+use tempfile::TempDir;
 
 use crate::harness::prelude::*;
 
@@ -39,7 +41,7 @@ trait Data: Send + Sized {
 
     /// Opens data of so many rows, with a cache that is bounded to half of them by itself, or for
     /// all.
-    fn open(group: &Group, directory: &Directory, at: usize, rows: i64, is_half: bool) -> Result<Self>;
+    fn open(group: &Group, directory: &Path, rows: i64, is_half: bool) -> Result<Self>;
     /// One statement or look-up, whose answer is checked.
     fn use_one(&mut self, random: u64) -> Result<()>;
     /// Uses every row.
@@ -52,9 +54,9 @@ impl Data for Tenant {
     const NAME: &'static str = "SQLite";
     const MISS: &'static str = "a read of 4 KiB from the system's memory";
 
-    fn open(group: &Group, directory: &Directory, at: usize, rows: i64, is_half: bool) -> Result<Self> {
+    fn open(group: &Group, directory: &Path, rows: i64, is_half: bool) -> Result<Self> {
         let pages = if is_half { rows / 2 } else { rows * 2 };
-        Tenant::open(group, &directory.file(at), rows, pages)
+        Tenant::open(group, &directory.join(group.name()), rows, pages)
     }
 
     fn use_one(&mut self, random: u64) -> Result<()> {
@@ -95,7 +97,7 @@ impl Data for Computed {
     const NAME: &'static str = "computed values";
     const MISS: &'static str = "some 20 us of CPU time";
 
-    fn open(group: &Group, _: &Directory, _: usize, rows: i64, is_half: bool) -> Result<Self> {
+    fn open(group: &Group, _: &Path, rows: i64, is_half: bool) -> Result<Self> {
         // Each shard of the cache has a part of its capacity, and keys are not spread evenly: four times
         // the bytes are room for all.
         let (rows, weight) = (rows as u64, |_: &u64, value: &Value| value.len() as u64);
@@ -140,17 +142,18 @@ struct Tenants<D> {
     tenants: Vec<Mutex<D>>,
     parent: Group,
     hierarchy: Hierarchy,
-    _directory: Directory,
+    _directory: TempDir,
 }
 
 impl<D: Data> Tenants<D> {
     /// Opens all and fills their caches.
     fn build(hierarchy: &Hierarchy, limit_bytes: Option<u64>, size: Size) -> Result<Tenants<D>> {
-        let (directory, parent) = (Directory::make()?, child(&hierarchy.root(), &unique("pressure"))?);
+        let (directory, is_half) = (directory()?, limit_bytes.is_none());
+        let parent = child(&hierarchy.root(), if is_half { "shares" } else { "common" })?;
         limit(&parent, limit_bytes)?;
         let open = |at: usize| {
             let group = child(&parent, &format!("t{at}"))?;
-            let mut data = D::open(&group, &directory, at, size.rows, limit_bytes.is_none())?;
+            let mut data = D::open(&group, directory.path(), size.rows, is_half)?;
             data.use_all().map(|()| Mutex::new(data))
         };
         let tenants = (0..size.tenants).map(open).collect::<Result<Vec<_>>>()?;

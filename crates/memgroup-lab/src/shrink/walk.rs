@@ -53,15 +53,6 @@ impl Shape {
     fn shrinkers(self) -> u64 {
         (self.groups * self.each) as u64
     }
-
-    fn name(self) -> String {
-        let [groups, each] = [self.groups, self.each].map(|number| count(number as u64));
-        if self.groups == 1 {
-            format!("{each} shrinkers in one group")
-        } else {
-            format!("{groups} groups with a shrinker each")
-        }
-    }
 }
 
 /// A shrinker that cannot tell its size, and does something when it is asked.
@@ -118,27 +109,33 @@ fn check_visits(slots: SlotSource, shape: Shape) -> Result<()> {
     expect("visits of a reclaim that finds nothing", calls.load(Ordering::Relaxed), right)
 }
 
-/// What keeps a shrinker from going away while it is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scheme {
-    /// Nothing: what the others are measured above.
-    Nothing,
-    /// One read-write lock for all, tried at every group: the kernel up to 6.3.
-    Lock,
-    /// A read section of SRCU at every group: the seed.
-    Srcu,
-    /// A reference count in each shrinker, taken unless it is zero: the kernel from 6.7 on.
-    Counts,
-    /// What the engine has: a hazard record names the shrinker, one for each thread.
-    Pins,
-}
+/// What keeps a shrinker from going away while it is called: one pass of a thread over plain groups,
+/// which returns how many shrinkers it called.
+type Scheme = fn(&Plain, usize) -> u64;
 
-const SCHEMES: [(Scheme, &str); 5] = [
-    (Scheme::Nothing, "no protection, plain walk"),
-    (Scheme::Lock, LOCK),
-    (Scheme::Srcu, SRCU),
-    (Scheme::Counts, "reference counts (control)"),
-    (Scheme::Pins, PINS),
+const SCHEMES: [(&str, Scheme); 5] = [
+    // Nothing: what the others are measured above.
+    ("no protection, plain walk", |plain, thread| plain.in_turn(thread).map(PlainGroup::call_all).sum()),
+    // One read-write lock for all, tried at every group: the kernel up to 6.3.
+    (LOCK, |plain, thread| {
+        let tried = |group: &PlainGroup| plain.lock.try_read().map_or(0, |_held| group.call_all());
+        plain.in_turn(thread).map(tried).sum()
+    }),
+    // A read section of SRCU at every group: the seed.
+    (SRCU, |plain, thread| {
+        let section = |group: &PlainGroup| plain.srcu.section(thread, || group.call_all());
+        plain.in_turn(thread).map(section).sum()
+    }),
+    // A reference count in each shrinker, taken unless it is zero: the kernel from 6.7 on.
+    ("reference counts (control)", |plain, thread| {
+        plain.in_turn(thread).map(|group| group.call_marked(Listed::call_counted)).sum()
+    }),
+    // What the engine has: a hazard record names the shrinker, one for each thread.
+    (PINS, |plain, thread| {
+        let mut lease = WALKS.lease();
+        let mut pinned = |listed: &Listed| lease.pin(listed.place).map_or(0, |of| call(&**of));
+        plain.in_turn(thread).map(|group| group.call_marked(&mut pinned)).sum()
+    }),
 ];
 
 /// A shrinker of a plain list.
@@ -191,6 +188,11 @@ impl PlainGroup {
         PlainGroup { marks, listed: (0..shrinkers).map(|_| Listed::new()).collect() }
     }
 
+    #[inline(always)]
+    fn call_all(&self) -> u64 {
+        self.call_marked(|listed| call(&*listed.shrinker))
+    }
+
     /// Calls the marked shrinkers in a way; how many answered.
     #[inline(always)]
     fn call_marked(&self, mut call: impl FnMut(&Listed) -> u64) -> u64 {
@@ -207,9 +209,8 @@ impl PlainGroup {
     }
 }
 
-/// Plain groups under one scheme.
+/// Plain groups, and what the schemes need.
 struct Plain {
-    scheme: Scheme,
     shape: Shape,
     groups: Vec<PlainGroup>,
     lock: CachePadded<RwLock<()>>,
@@ -218,37 +219,23 @@ struct Plain {
 }
 
 impl Plain {
-    fn build(scheme: Scheme, shape: Shape, threads: usize) -> Plain {
+    fn build(shape: Shape, threads: usize) -> Plain {
         let groups = (0..shape.groups).map(|_| PlainGroup::build(shape.each)).collect();
         let (lock, srcu) = (CachePadded::new(RwLock::new(())), Srcu::new(THREADS_MAX));
-        Plain { scheme, shape, groups, lock, srcu, threads }
+        Plain { shape, groups, lock, srcu, threads }
     }
 
-    /// One pass of a thread; how many shrinkers it called.
-    fn pass(&self, thread: usize) -> u64 {
+    /// All groups in the order of a thread's pass.
+    fn in_turn(&self, thread: usize) -> impl Iterator<Item = &PlainGroup> {
         let begin = self.groups.len() * (thread % self.threads) / self.threads;
         let (before, from_here) = self.groups.split_at(begin);
-        let groups = from_here.iter().chain(before);
-        let call_all = |group: &PlainGroup| group.call_marked(|listed| call(&*listed.shrinker));
-        match self.scheme {
-            Scheme::Nothing => groups.map(call_all).sum(),
-            Scheme::Lock => {
-                groups.filter_map(|group| self.lock.try_read().ok().map(|_held| call_all(group))).sum()
-            }
-            Scheme::Srcu => groups.map(|group| self.srcu.section(thread, || call_all(group))).sum(),
-            Scheme::Counts => groups.map(|group| group.call_marked(Listed::call_counted)).sum(),
-            Scheme::Pins => {
-                let mut lease = WALKS.lease();
-                let mut pinned = |listed: &Listed| lease.pin(listed.place).map_or(0, |of| call(&**of));
-                groups.map(|group| group.call_marked(&mut pinned)).sum()
-            }
-        }
+        from_here.iter().chain(before)
     }
 
-    fn visit(&self, thread: usize, visits: u64) -> Result<u64> {
+    fn visit(&self, pass: Scheme, thread: usize, visits: u64) -> Result<u64> {
         let mut done = 0;
         while done < visits {
-            let called = self.pass(thread);
+            let called = pass(self, thread);
             expect("shrinkers called in a pass", called, self.shape.shrinkers())?;
             done += called;
         }
@@ -258,41 +245,36 @@ impl Plain {
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let (groups, each) = lab.pick((70, 70), (GROUPS, IN_ONE), (GROUPS, IN_ONE));
-    measure(lab, Shape { groups, each: 1 })?;
-    measure(lab, Shape { groups: 1, each })
+    measure(lab, Shape { groups, each: 1 }, &format!("{} groups", count(groups as u64)))?;
+    measure(lab, Shape { groups: 1, each }, &format!("{} shrinkers in a group", count(each as u64)))
 }
 
-fn measure(lab: &mut Lab<'_>, shape: Shape) -> Result<()> {
-    let threads = lab.args.threads();
-    check_visits(lab.slots, shape)?;
-    let engine = Engine::build(lab.slots, shape, || ())?;
-    let plain = SCHEMES.map(|(scheme, _)| Plain::build(scheme, shape, threads));
-    let plain =
-        plain.each_ref().map(|plain| move |thread, _: &mut usize, visits| plain.visit(thread, visits));
-    let whole = |_, _: &mut usize, visits| engine.visit(visits);
-    let mut rows: Vec<(&str, &Work<'_>)> = Vec::from([(ENGINE, &whole as _)]);
-    rows.extend(SCHEMES.iter().zip(&plain).map(|((_, name), work)| (*name, work as _)));
+fn measure(lab: &mut Lab<'_>, shape: Shape, name: &str) -> Result<()> {
+    let (threads, slots) = (lab.args.threads(), lab.slots);
+    check_visits(slots, shape)?;
+    let (engine, plain) = (Engine::build(slots, shape, || ())?, Plain::build(shape, threads));
+    let (engine, plain, params) = (&engine, &plain, json!({"groups": shape.groups, "each": shape.each}));
+    let cases = SCHEMES.into_iter().flat_map(|(by, pass)| {
+        let visit = move |thread: usize, _: &mut usize, visits| plain.visit(pass, thread, visits);
+        Case::scaled(threads, "visit", by, &params, visit)
+    });
+    let whole = |_: usize, _: &mut usize, visits| engine.visit(visits);
+    let cases = cases.chain(Case::scaled(threads, "visit", ENGINE, &params, whole)).collect();
     // A window has several reclaims, so that those of two threads end together.
     let reclaim_us = PRIORITIES * shape.shrinkers() * VISIT_NS / 1000;
     let Plan { rounds, window_us } = lab.effort.windows;
     let plan = Plan { rounds: rounds.div_ceil(3), window_us: window_us.max(reclaim_us * 2) };
-    let title = format!("{}: ns of a thread for a shrinker visited, median (min..p90)", shape.name());
-    let mut table = Table::new(title, ["what protects it", "1 thread", &format!("{threads} threads"), ""]);
-    let params = json!({"groups": shape.groups, "each": shape.each});
-    let measured = lab.compare(&mut table, "visit", params, threads, plan, &rows)?;
-    lab.print(&table)?;
-    let ns = |row: usize| measured[row].map(|one| median(one.ns));
-    let ([one, all], [_, lock], [_, pins]) = (ns(0), ns(2), ns(5));
-    let [groups, each] = [shape.groups, shape.each].map(|number| count(number as u64));
-    let name =
-        if shape.groups == 1 { format!("{each} shrinkers in a group") } else { format!("{groups} groups") };
-    if shape.groups == 1 {
+    let title = format!("{name}: a thread's time for a shrinker visited");
+    let found = lab.measure([&title, "by: what protects the shrinkers"], plan, cases, [], |_, _, _| [])?;
+    let [[one, all], [_, lock], [_, pins]] = [ENGINE, LOCK, PINS].map(|by| found.scale(threads, "visit", by));
+    let is_one = shape.groups == 1;
+    if is_one {
         lab.at_most(format!("a visit, {name}"), one, 2.0, "ns");
     }
     if threads > 1 {
         lab.at_most(format!("a visit, {name}, all threads over 1"), ratio(all, one), 1.25, "x");
     }
-    if threads > 1 && shape.groups > 1 {
+    if threads > 1 && !is_one {
         for (of, what) in [(all, "the engine's walk"), (pins, "hazard records")] {
             lab.at_least(format!("a visit, all threads: the lock over {what}"), ratio(lock, of), 10.0, "x");
         }
@@ -306,22 +288,22 @@ mod tests {
 
     #[test]
     fn visits_each_shrinker_once_a_pass_in_each_scheme() {
-        for (scheme, name) in SCHEMES {
+        for (name, pass) in SCHEMES {
             for (groups, each) in [(1, 1), (1, 64), (1, 65), (1, 200), (7, 3)] {
                 let shape = Shape { groups, each };
-                let plain = Plain::build(scheme, shape, 2);
-                assert_eq!([0, 1].map(|thread| plain.pass(thread)), [(groups * each) as u64; 2], "{name}");
+                let plain = Plain::build(shape, 2);
+                assert_eq!([0, 1].map(|thread| pass(&plain, thread)), [(groups * each) as u64; 2], "{name}");
             }
         }
     }
 
     #[test]
     fn passes_by_a_group_whose_lock_is_taken() {
-        let plain = Plain::build(Scheme::Lock, Shape { groups: 3, each: 1 }, 1);
+        let (plain, (_, pass)) = (Plain::build(Shape { groups: 3, each: 1 }, 1), SCHEMES[1]);
         let held = plain.lock.write().unwrap();
-        assert_eq!(plain.pass(0), 0);
+        assert_eq!(pass(&plain, 0), 0);
         drop(held);
-        assert_eq!(plain.pass(0), 3);
+        assert_eq!(pass(&plain, 0), 3);
     }
 
     #[test]
