@@ -73,7 +73,7 @@ fn shows_both_kinds_of_trees_beside_the_seed() {
         "separate trees",
         "cpu at ticks (the kindest)",
         "all four, cpu at every step (least kind)",
-        "three shared words, no groups",
+        "three shared words",
         "read of 48 values",
         "the kernel's links",
         "a reader of cpu during another thread's flush of memory",

@@ -130,12 +130,6 @@ impl Record<'_> {
         figure_or_dash(value)
     }
 
-    /// Nanoseconds, shown as microseconds.
-    pub(crate) fn us(&mut self, metric: &str, ns: Option<f64>) -> String {
-        self.value(metric, "ns", ns);
-        us_or_dash(ns)
-    }
-
     fn add(&mut self, metric: &str, unit: Name, of: Summary) {
         let (variant, mut params) = (self.variant.clone(), self.params.clone());
         // The number of samples behind the figure.

@@ -112,11 +112,6 @@ pub(crate) fn figure_or_dash(value: Option<f64>) -> String {
     value.map_or_else(dash, figure)
 }
 
-/// Nanoseconds as microseconds, or a dash.
-pub(crate) fn us_or_dash(ns: Option<f64>) -> String {
-    figure_or_dash(ns.map(|ns| ns / 1e3))
-}
-
 /// "x3.0", or nothing where a side is missing.
 pub(crate) fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |ratio| format!("x{}", figure(ratio)))

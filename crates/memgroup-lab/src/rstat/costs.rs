@@ -85,7 +85,7 @@ pub(super) fn updates(lab: &mut Lab<'_>) -> Result<()> {
     let updates = names.into_iter().zip(&leaves).flat_map(|(by, leaf)| {
         Case::scaled(2, "update", by, &params, move |_: usize, _: &mut usize, count| leaf.add(count))
     });
-    let shared = Case::scaled(2, "update", "three shared words, no groups", &params, &shared);
+    let shared = Case::scaled(2, "update", "three shared words", &params, &shared);
     let cases = updates.chain(shared).chain(Case::scaled(2, READ, names[1], &params, &read));
     let text = [
         "an update, and a fresh read that finds no change",
