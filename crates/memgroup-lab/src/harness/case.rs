@@ -77,11 +77,11 @@ impl Found {
 }
 
 impl Lab<'_> {
-    /// Measures cases, interleaved, checks each, records its time, and prints the table. Each time is
-    /// compared with that of the first case of the same row name.
+    /// Measures cases, interleaved, checks each, records its time, and prints the table. Each time
+    /// is compared with that of the first case of the same row name.
     ///
-    /// `cells` returns what the further columns have for a case: from its figures, and the median of
-    /// that first one.
+    /// `cells` returns what the further columns have for a case: from its figures, and the median
+    /// of that first one.
     pub(crate) fn measure<const N: usize>(
         &mut self,
         [title, note]: [&str; 2],

@@ -48,8 +48,8 @@ fn words(objects: &[Box<dyn Object>], slots: usize) -> impl Iterator<Item = &Ato
 /// depopulation.
 type Played = [(u64, u64); 3];
 
-/// Plays the script with an arena for each of a group's objects; the last one is for those that have
-/// none.
+/// Plays the script with an arena for each of a group's objects; the last one is for those that
+/// have none.
 fn play(script: Script, slots: usize, arenas: &[&'static Arena]) -> Result<Played> {
     let sum = |of: fn(&ArenaStats) -> u64| arenas.iter().map(|arena| of(&arena.stats())).sum::<u64>();
     let look = || (sum(|stats| stats.populated_bytes), sum(|stats| stats.live_bytes));

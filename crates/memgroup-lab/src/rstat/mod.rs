@@ -1,14 +1,11 @@
 //! Statistics with a tree for each subsystem (seed 002): a reader of one subsystem pays for no
 //! other.
 //!
-//! The cover letter has three experiments, and each has a file here: a reader beside 26 children
-//! ([`readers`]), the same beside two builds ([`builds`]), and what writers pay ([`costs`], with
-//! the memory that the letter reckons). The letter's other half is separate locks, which it does
-//! not measure: [`locks`].
+//! The cover letter has three experiments: a reader beside 26 children, the same beside two builds
+//! ([`readers`]), and what writers pay ([`costs`], with the memory that the letter reckons). The
+//! letter's other half is separate locks, which it does not measure ([`costs::locks`]).
 
-mod builds;
 mod costs;
-mod locks;
 mod readers;
 
 use std::io::Write;
@@ -52,15 +49,15 @@ const READS: u64 = 1_000_000;
 
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(trees) = args.serve {
-        return builds::serve(args, trees, out);
+        return readers::serve(args, trees, out);
     }
     let mut lab = Lab::open(args, Some(SEED), None, out)?;
     let slots = virtual_slots(args.slots.unwrap_or(CPUS))?;
     readers::run(&mut lab, slots)?;
-    builds::run(&mut lab)?;
+    readers::builds(&mut lab)?;
     costs::updates(&mut lab)?;
     costs::footprint(&mut lab)?;
-    locks::run(&mut lab)?;
+    costs::locks(&mut lab)?;
     lab.close()
 }
 

@@ -214,7 +214,8 @@ impl<S> Kernel<S> {
             return state.map(|state| state.marked(group).for_each(|shrinker| call(shrinker))).is_ok();
         };
         srcu.section(0, || {
-            // The kernel reads its list in place. A copy stands for that, because the lists here are not RCU's.
+            // The kernel reads its list in place. A copy stands for that, because the lists here are not
+            // RCU's.
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             let marked: Vec<_> = state.marked(group).cloned().collect();
             drop(state);

@@ -149,8 +149,8 @@ fn walk(all: &Groups<Answer>) {
     }
 }
 
-/// Groups side by side, each with one shrinker that cannot tell its size; and their charges, because
-/// a shrinker is asked only for bytes that its group holds.
+/// Groups side by side, each with one shrinker that cannot tell its size; and their charges,
+/// because a shrinker is asked only for bytes that its group holds.
 fn build(
     slots: SlotSource,
     groups: usize,

@@ -1,14 +1,14 @@
-//! Two storms of charges below a limit, in which room is made from the groups' caches: by the engine,
-//! or as the kernel does it ([`Kernel`]).
+//! Two storms of charges below a limit, in which room is made from the groups' caches: by the
+//! engine, or as the kernel does it ([`Kernel`]).
 //!
 //! - [`letter`] is the cover letter's script: 2,000 groups below one limit of 200 MiB, and 1,000
-//!   writers of a file each, all of them runnable at once (`dd ... &`). Before the patches 80.7 % of
-//!   the kernel's cycles were in the lock and the walk, after them 14.6 % in the walk. A writer is a
-//!   thread. There are far more threads than CPUs, so a thread that holds the lock may lose its CPU,
-//!   and a thread that mounts waits for it and keeps all walks out meanwhile: the letter's case (b).
-//!   One thread mounts throughout: it registers and removes shrinkers. The thread's second script
-//!   has a limit of 4 GiB above 3,000 MiB of files: its reclaim comes from the files' inodes and
-//!   other memory that is not charged here, so it is left out.
+//!   writers of a file each, all of them runnable at once (`dd ... &`). Before the patches 80.7 %
+//!   of the kernel's cycles were in the lock and the walk, after them 14.6 % in the walk. A writer
+//!   is a thread. There are far more threads than CPUs, so a thread that holds the lock may lose
+//!   its CPU, and a thread that mounts waits for it and keeps all walks out meanwhile: the letter's
+//!   case (b). One thread mounts throughout: it registers and removes shrinkers. The thread's
+//!   second script has a limit of 4 GiB above 3,000 MiB of files: its reclaim comes from the files'
+//!   inodes and other memory that is not charged here, so it is left out.
 //! - [`start`] is the start of an overcommitted node, which Tkhai names in the thread as the real
 //!   case: containers start one after the other and register their caches, while the parent is over
 //!   its limit and room is made from the caches of those before. 500 of 2,000 groups start, with

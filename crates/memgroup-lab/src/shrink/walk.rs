@@ -109,8 +109,8 @@ fn check_visits(slots: SlotSource, shape: Shape) -> Result<()> {
     expect("visits of a reclaim that finds nothing", calls.load(Ordering::Relaxed), right)
 }
 
-/// What keeps a shrinker from going away while it is called: one pass of a thread over plain groups,
-/// which returns how many shrinkers it called.
+/// What keeps a shrinker from going away while it is called: one pass of a thread over plain
+/// groups, which returns how many shrinkers it called.
 type Scheme = fn(&Plain, usize) -> u64;
 
 const SCHEMES: [(&str, Scheme); 5] = [
