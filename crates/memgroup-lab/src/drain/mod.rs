@@ -304,7 +304,11 @@ fn victims(lab: &mut Lab<'_>) -> Result<()> {
         (ALONE, SPIN, pair_by_lock, Beside::every(0, &rests)),
         ("drained without a rest", SPIN, pair_by_lock, Beside::every(0, &drains_spin)),
     ]
-    .map(|(by, of, work, beside)| Case { beside: Some(beside), ..Case::new(PAIR, by, of, work) });
+    .map(|(by, of, work, beside)| Case {
+        params: json!({"stocks": of}),
+        beside: Some(beside),
+        ..Case::new(PAIR, by, of, work)
+    });
     let plan = lab.effort.windows;
     let loss = |one: &Measured, alone: Option<f64>| {
         let lost = median(one.ns)? - alone?;

@@ -20,11 +20,12 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::args::{Args, Experiment, word};
 use crate::harness::prelude::*;
+use crate::harness::report::{Check, Row};
 
 /// The experiments in the order of the page, each with its title, and about how many minutes it
 /// takes on two CPUs.
@@ -74,7 +75,14 @@ struct Figure {
 struct Part {
     title: &'static str,
     name: String,
-    report: Value,
+    report: Written,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    machine: Value,
+    rows: Vec<Row>,
+    checks: Vec<Check>,
     tables: Vec<Table>,
 }
 
@@ -97,7 +105,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(why) = stolen.since().filter(|_| noisy.is_none()) {
         noisy = Some(format!("during the run {why}"));
     }
-    let machine = parts[0].report["machine"]["text"].as_str().unwrap_or_default().to_owned();
+    let machine = parts[0].report.machine["text"].as_str().unwrap_or_default().to_owned();
     // A figure without a goal or a control is in its experiment's table only.
     let quoted = |figure: &Figure| {
         figure.goal.is_some() || !figure.controls.is_empty() || figure.what.contains("(control)")
@@ -142,9 +150,7 @@ fn part(args: &Args, program: &Path, scratch: &Path, name: String, title: &'stat
         .map_err(Error::system(format!("start {}", program.display())))?;
     ensure(status.success(), || format!("{name} ended with {status}; see {}", printed.display()))?;
     let text = fs::read_to_string(&json).map_err(Error::system(format!("read {}", json.display())))?;
-    let mut report: Value = serde_json::from_str(&text).or_wrong("the experiment's JSON")?;
-    let tables = serde_json::from_value(report["tables"].take()).or_wrong("the experiment's tables")?;
-    Ok(Part { title, name, report, tables })
+    Ok(Part { title, name, report: serde_json::from_str(&text).or_wrong("the experiment's JSON")? })
 }
 
 /// The commit of the sources, and whether they differ from it.
@@ -160,55 +166,37 @@ fn commit(root: &Path) -> String {
 }
 
 /// The figures of one experiment: those with a goal, then all that were measured.
-fn of_part(part: &Part) -> Vec<Figure> {
-    let command = format!("memgroup-lab {}", part.name);
-    let list = |key: &str| part.report[key].as_array().cloned().unwrap_or_default();
-    let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
-    let checks = list("checks").into_iter().map(|check| {
-        let (what, unit, value) = (text(&check["name"]), text(&check["unit"]), check["value"].as_f64());
-        Figure {
-            id: format!("{}.{}", part.name, slug(&what)),
-            text: value_text(value, &unit),
-            what,
-            value,
-            unit,
-            goal: Some(text(&check["goal"])),
-            met: check["met"].as_bool(),
-            command: command.clone(),
-            ..Figure::default()
-        }
+fn of_part(Part { name, report, .. }: &Part) -> Vec<Figure> {
+    let figure = |id: String, what: String, value: Option<f64>, unit: &str| Figure {
+        id: format!("{name}.{id}"),
+        text: value_text(value, unit),
+        what,
+        value,
+        unit: unit.to_owned(),
+        command: format!("memgroup-lab {name}"),
+        ..Figure::default()
+    };
+    let checks = report.checks.iter().map(|check| Figure {
+        goal: Some(check.goal.clone()),
+        met: Some(check.met),
+        ..figure(slug(&check.name), check.name.clone(), check.value, &check.unit)
     });
-    let rows = list("rows");
     // Cycles are the same as nanoseconds, and the clock's rate.
-    let measured = rows.iter().filter(|row| row["unit"] != "cycles").map(|row| {
-        let [metric, variant, unit] = ["metric", "variant", "unit"].map(|key| text(&row[key]));
-        let params = params(&row["params"]);
-        let value = row["median"].as_f64();
-        let is_control = |other: &&Value| {
-            let same = other["metric"] == row["metric"] && other["unit"] == row["unit"];
-            same && self::params(&other["params"]) == params && text(&other["variant"]).contains("(control)")
+    let measured = report.rows.iter().filter(|row| row.unit != "cycles").map(|row| {
+        let (metric, variant, params) = (&row.metric, &row.variant, params(&row.params));
+        let is_control = |other: &&Row| {
+            let same = (&other.metric, &other.unit) == (metric, &row.unit);
+            same && self::params(&other.params) == params && other.variant.contains("(control)")
         };
-        let of_control = |other: &Value| {
-            Some((text(&other["variant"]).replace(" (control)", ""), other["median"].as_f64()?))
-        };
-        let controls = rows
-            .iter()
-            .filter(is_control)
-            .filter_map(of_control)
-            .filter(|(name, _)| !variant.starts_with(name));
-        let parts = [slug(&metric), slug(&variant.replace("(control)", "")), params.join(".")];
-        let id =
-            parts.iter().filter(|part| !part.is_empty()).fold(part.name.clone(), |id, part| id + "." + part);
+        let controls = report.rows.iter().filter(is_control);
+        let controls = controls.map(|other| (other.variant.replace(" (control)", ""), other.median));
+        let mut parts = vec![slug(metric), slug(&variant.replace("(control)", "")), params.join(".")];
+        parts.retain(|part| !part.is_empty());
+        let what = [metric.clone(), variant.clone()].into_iter().chain(params.clone());
         Figure {
-            id,
-            text: value_text(value, &unit),
-            what: [metric, variant.clone()].into_iter().chain(params.clone()).collect::<Vec<_>>().join(", "),
-            value,
-            unit,
-            spread: row["min"].as_f64().zip(row["p90"].as_f64()).map(|(min, p90)| [min, p90]),
-            controls: controls.collect(),
-            command: command.clone(),
-            ..Figure::default()
+            spread: Some([row.min, row.p90]),
+            controls: controls.filter(|(name, _)| !variant.starts_with(name)).collect(),
+            ..figure(parts.join("."), what.collect::<Vec<_>>().join(", "), Some(row.median), &row.unit)
         }
     });
     checks.chain(measured).collect()
@@ -287,8 +275,11 @@ mod tests {
                 {"variant": "no stock (control)", "params": {"threads": 2}, "metric": "pair", "unit": "ns", "median": 9.0, "min": 9.0, "p90": 9.0},
             ],
             "checks": [{"name": "a pair, 1 thread", "value": null, "unit": "ns", "goal": "<= 6 ns", "met": false}],
+            "machine": {"text": "m"},
+            "tables": [],
         });
-        Part { title: "Charges", name: "charge".to_owned(), report, tables: Vec::new() }
+        let report = serde_json::from_value(report).unwrap();
+        Part { title: "Charges", name: "charge".to_owned(), report }
     }
 
     #[test]

@@ -47,12 +47,12 @@ pub(super) fn markdown(all: &Figures, parts: &[Part], charts: &[&str]) -> String
     }
     text += &format!("\n## What does it cost me?\n{}", table_markdown(&costs(all)));
     text += &format!("\n## Where it is slow\n{}", table_markdown(&missed(all)));
-    for Part { title, name, tables, .. } in parts {
+    for Part { title, name, report } in parts {
         text += &format!("\n## {title}\n\n`cargo run --release -p memgroup-lab -- {name}`\n");
         if charts.contains(&&**name) {
             text += &format!("\n![{title}](figures/{name}.svg)\n");
         }
-        text.extend(tables.iter().map(table_markdown));
+        text.extend(report.tables.iter().map(table_markdown));
     }
     text
 }
@@ -127,12 +127,9 @@ pub(super) mod tests {
     fn begins_with_costs_and_missed_goals_and_has_every_table() {
         let mut table = Table::new("seed 004", ["the author's figures", "before"]);
         table.row("a | b", ["1".into()]);
-        let part = Part {
-            title: "Charges",
-            name: "charge".into(),
-            report: serde_json::Value::Null,
-            tables: vec![table],
-        };
+        let (machine, tables) = (json!({}), vec![table]);
+        let report = super::super::Written { machine, rows: Vec::new(), checks: Vec::new(), tables };
+        let part = Part { title: "Charges", name: "charge".into(), report };
         let page = markdown(&all(), &[part], &["charge"]);
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text:?} in:\n{page}"));
         assert!(

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::machine::Machine;
@@ -53,20 +53,20 @@ pub(crate) struct SeedFigure {
 }
 
 /// One measured figure.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) variant: String,
     /// The settings that distinguish the row from others of its variant.
     pub(crate) params: Value,
     pub(crate) metric: String,
-    pub(crate) unit: Name,
+    pub(crate) unit: String,
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) p90: f64,
 }
 
 /// A goal, and whether this run met it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Check {
     pub(crate) name: String,
     /// None when the run could not measure it.
@@ -134,7 +134,7 @@ impl Record<'_> {
         let (variant, mut params) = (self.variant.clone(), self.params.clone());
         // The number of samples behind the figure.
         params["windows"] = of.count.into();
-        let metric = metric.to_owned();
+        let (metric, unit) = (metric.to_owned(), unit.to_owned());
         self.rows.push(Row { variant, params, metric, unit, median: of.median, min: of.min, p90: of.p90 });
     }
 }
