@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// All modules in order; `lib.rs` explains them.
-const LAYERS: [&str; 27] = [
+const LAYERS: [&str; 26] = [
     "mutation",
     "uri",
     "threads",
@@ -14,7 +14,6 @@ const LAYERS: [&str; 27] = [
     "kill_target",
     "alloc",
     "pcache::page",
-    "pcache::buckets",
     "pcache::table",
     "pcache::lock",
     "pcache::recent",
