@@ -189,6 +189,16 @@ mod tests {
     }
 
     #[test]
+    fn tells_of_statements_that_only_went_on_after_retries() {
+        let mut report = report();
+        report.tenants[0].tally.retried = 87;
+        report.tenants[1].tally = Tally { retried: 641, ..Tally::default() };
+        let text = text(&Report { memgroup: report, baseline: None });
+        assert!(text.contains("`lookups`: no statement failed, after 87 tries that lacked memory"), "{text}");
+        assert!(text.contains("`runaway`: no statement ended: all 641 tries lacked memory"), "{text}");
+    }
+
+    #[test]
     fn tells_how_a_server_ended() {
         let server = |died_seconds: Option<f64>| Server {
             bound: Some("RLIMIT_AS".to_owned()),

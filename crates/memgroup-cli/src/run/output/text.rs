@@ -120,8 +120,11 @@ fn outcome(tenant: &TenantReport, [one, many]: [&str; 2]) -> String {
         .filter(|&(count, _)| count > 0)
         .map(|(count, verb)| format!("{} {verb}", units::count(count)))
         .collect();
+    let tries = units::count(tally.retried);
     match (tally.failed(), tally.done) {
+        (0, 0) if tally.retried > 0 => format!("no {one} ended: all {tries} tries lacked memory"),
         (0, 0) if tally.interrupted == 0 => format!("no {one} began before the run ended"),
+        (0, _) if tally.retried > 0 => format!("no {one} failed, after {tries} tries that lacked memory"),
         (0, _) => format!("no {one} failed"),
         (_, 0) => format!("all {many} failed for lack of memory ({})", counts.join(", ")),
         (failed, done) => format!(
