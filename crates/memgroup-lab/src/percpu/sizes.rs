@@ -74,6 +74,7 @@ fn play(script: Script, slots: usize, arenas: &[&'static Arena]) -> Result<Playe
     }
     let depopulated = since(look());
     for (number, objects) in &staying {
+        // ORDERING: Relaxed; this thread stored the values.
         let right = words(objects, slots).all(|word| word.load(Ordering::Relaxed) == *number);
         ensure(right, || format!("an object of group {number} lost its value on a slot"))?;
     }

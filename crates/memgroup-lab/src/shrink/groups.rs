@@ -258,6 +258,7 @@ impl Srcu {
     fn synchronize(&self) {
         // A section may have read the epoch before the last change of it, so both are waited for.
         for _ in 0..2 {
+            // ORDERING: SeqCst; pairs with the fence of a section, as SRCU does.
             let old = self.epoch.fetch_add(1, Ordering::SeqCst) & 1;
             // ORDERING: Acquire; pairs with the fence after a section. The exits are read first, so that none
             // is missed.

@@ -126,6 +126,7 @@ pub(super) fn letter(lab: &mut Lab<'_>) -> Result<()> {
             let begin = clock::now();
             drop(closed);
             let parts: Vec<_> = started.into_iter().map(|thread| thread.join()).collect();
+            // ORDERING: Relaxed; only the flag matters, and the join publishes the results.
             stop.store(true, Ordering::Relaxed);
             (begin, parts, mounts.join())
         });
