@@ -43,8 +43,8 @@ impl Blocks {
 
     #[cold]
     fn decide(&self) -> u8 {
-        // SAFETY: the name ends with a zero. The first block is allocated before `main`, when no other
-        // thread changes the environment.
+        // SAFETY: the name ends with a zero. The first block is allocated before `main`, when no
+        // other thread changes the environment.
         let value = unsafe { libc::getenv(NAME.as_ptr()) };
         let mode = if value.is_null() { PLAIN } else { CHARGING };
         self.mode.store(mode, Ordering::Relaxed);

@@ -411,8 +411,8 @@ impl Filesystem for Tree {
         reply.statfs(0, 0, 0, 0, 0, BLOCK_BYTES, NAME_MAX, BLOCK_BYTES);
     }
 
-    // The kernel sends no `access`, because it checks the permissions, and no `flush`, because files
-    // are opened with `FOPEN_NOFLUSH`.
+    // The kernel sends no `access`, because it checks the permissions, and no `flush`, because
+    // files are opened with `FOPEN_NOFLUSH`.
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         reply.ok();

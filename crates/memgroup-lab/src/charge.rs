@@ -59,8 +59,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
 struct Row {
     name: &'static str,
     threads: usize,
-    /// Each thread has leaves of its own below one parent, so that the threads meet in the parent and
-    /// the root only; otherwise all charge the same leaves.
+    /// Each thread has leaves of its own below one parent, so that the threads meet in the parent
+    /// and the root only; otherwise all charge the same leaves.
     group_each: bool,
     depth: usize,
     /// Groups that each thread charges in turn.
@@ -259,8 +259,8 @@ impl Region {
     }
 }
 
-/// The seed's loop. The seed ran a process on each CPU; threads share an address space, and wait for
-/// its lock when they map or unmap.
+/// The seed's loop. The seed ran a process on each CPU; threads share an address space, and wait
+/// for its lock when they map or unmap.
 fn faults(lab: &mut Lab<'_>) -> Result<()> {
     let config = Config::with_slots(lab.slots);
     let mut cases = Vec::new();

@@ -21,8 +21,8 @@ pub use error::Error;
 /// Runs one experiment and prints its report to the standard output.
 ///
 /// # Errors
-/// [`Error`]: a bad argument, something the machine refused, a file that cannot be written, or a wrong result. A
-/// figure that misses its goal is printed as missed and is no error.
+/// [`Error`]: a bad argument, something the machine refused, a file that cannot be written, or a
+/// wrong result. A figure that misses its goal is printed as missed and is no error.
 pub fn run(args: Args) -> Result<(), Error> {
     run_to(&args, &mut io::stdout())
 }

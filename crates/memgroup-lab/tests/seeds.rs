@@ -1,4 +1,5 @@
-//! `percpu`, `rstat` and `shrink`, each from its arguments to its report, at the least size that runs every part.
+//! `percpu`, `rstat` and `shrink`, each from its arguments to its report, at the least size that
+//! runs every part.
 
 mod support;
 

@@ -50,7 +50,8 @@ fn difference(old: &Value, new: &Value) -> Option<Value> {
     }
 }
 
-/// JSON lines in frames of zstd, each flushed, so that a recorder that is killed loses none of the earlier ones.
+/// JSON lines in frames of zstd, each flushed, so that a recorder that is killed loses none of the
+/// earlier ones.
 struct Lines {
     encoder: Option<zstd::Encoder<'static, Vec<u8>>>,
     packed: usize,

@@ -282,8 +282,8 @@ async fn connect(target: &Target, has_token: bool, is_insecure: bool) -> Result<
         Target::Unix(path) => {
             let stream = loop {
                 match UnixStream::connect(path).await {
-                    // The server's queue of connections is full, and the system doesn't wait until it has
-                    // room.
+                    // The server's queue of connections is full, and the system doesn't wait until
+                    // it has room.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         tokio::time::sleep(RETRY).await
                     }

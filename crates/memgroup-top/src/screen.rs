@@ -38,8 +38,8 @@ static OPEN: AtomicBool = AtomicBool::new(false);
 
 /// Restores the terminal, if a screen is open.
 fn restore() {
-    // ORDERING: AcqRel; pairs with the store in `open`. The swap decides which thread restores (I1);
-    // weaker, it could run before the terminal was changed.
+    // ORDERING: AcqRel; pairs with the store in `open`. The swap decides which thread restores
+    // (I1); weaker, it could run before the terminal was changed.
     if OPEN.swap(false, Ordering::AcqRel) {
         // A closed terminal needs no restoring.
         let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
@@ -56,7 +56,8 @@ fn restore_on_every_end() {
             restore();
             report(panic);
         }));
-        // Without this handler such a signal leaves the terminal changed, but the program still works.
+        // Without this handler such a signal leaves the terminal changed, but the program still
+        // works.
         if let Ok(mut signals) = Signals::new([SIGTERM, SIGHUP]) {
             thread::spawn(move || {
                 for signal in signals.forever() {
@@ -77,8 +78,8 @@ impl Screen {
     pub(crate) fn open() -> io::Result<Screen> {
         restore_on_every_end();
         terminal::enable_raw_mode()?;
-        // ORDERING: Release; pairs with the swap in `restore`. Weaker, a restore could precede the change
-        // of the terminal.
+        // ORDERING: Release; pairs with the swap in `restore`. Weaker, a restore could precede the
+        // change of the terminal.
         OPEN.store(true, Ordering::Release);
         let opened = execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
             .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
@@ -88,8 +89,8 @@ impl Screen {
 
     /// Draws the terminal by `paint`, if the screen is still open.
     pub(crate) fn paint(&mut self, paint: impl FnOnce(&mut Canvas<'_>)) -> io::Result<()> {
-        // ORDERING: Acquire; pairs with the swap in `restore`. After a panic on another thread the screen
-        // must not cover its message.
+        // ORDERING: Acquire; pairs with the swap in `restore`. After a panic on another thread the
+        // screen must not cover its message.
         if !OPEN.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -209,8 +209,8 @@ pub(crate) fn replay(options: &Replay) -> Result<(), Error> {
         return on_screen(view, Feed::Replay(Player::new(recording, at)));
     }
     let end = recording.entries.len();
-    // `--once` shows the last snapshot up to that moment. If the program was gone by then, that's an
-    // earlier one.
+    // `--once` shows the last snapshot up to that moment. If the program was gone by then, that's
+    // an earlier one.
     let once = (0..before.unwrap_or(end).max(1)).rev().filter(|_| show.once);
     for number in once.chain((at..end).filter(|_| !show.once)) {
         let time = screen::clock(recording.entries[number].unix_us);

@@ -157,8 +157,8 @@ impl View {
         let mut open = vec![0];
         while let Some(at) = open.pop().filter(|&at| at < groups.len()) {
             self.order.push(at);
-            // The last one pushed is shown first. Both sorts are stable, so equal groups stay in the order of
-            // the snapshot.
+            // The last one pushed is shown first. Both sorts are stable, so equal groups stay in
+            // the order of the snapshot.
             let children = &mut below[at];
             children.reverse();
             children.sort_by(|&a, &b| self.sort.order(&groups[a], &groups[b]));

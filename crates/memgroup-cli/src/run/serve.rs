@@ -75,7 +75,8 @@ fn sweep(folder: &Path) {
             continue;
         }
         let lock = entry.path();
-        // A run in another container may share the directory without sharing the numbers of processes.
+        // A run in another container may share the directory without sharing the numbers of
+        // processes.
         let Ok(file) = File::open(&lock) else { continue };
         if file.try_lock().is_ok() {
             let socket = lock.with_extension("");

@@ -153,8 +153,8 @@ pub(crate) fn run<C: Client>(
 
 impl Run<'_> {
     pub(crate) fn is_ending(&self) -> bool {
-        // ORDERING: Relaxed, here and in `end`, because only the flag is handed over. A client that sees it
-        // late runs one more statement.
+        // ORDERING: Relaxed, here and in `end`, because only the flag is handed over. A client that
+        // sees it late runs one more statement.
         self.ending.load(Ordering::Relaxed)
     }
 

@@ -167,8 +167,8 @@ patience_ms = 3600000
     let waited = |half: &Value| group(half, "night")["pressure"]["full"]["total_us"].as_u64() > Some(0);
     let (report, _) = stopping(&spec, waited);
     let night = tenant(&report["memgroup"], "night");
-    // No memory becomes free: the archive's cache is within `min`, and its score is the lowest. So the
-    // night was waiting.
+    // No memory becomes free: the archive's cache is within `min`, and its score is the lowest. So
+    // the night was waiting.
     let counts = ["done", "refused", "interrupted"].map(|key| night[key].as_u64());
     let archive = tenant(&report["memgroup"], "archive");
     assert_eq!(counts, [0, 0, 1].map(Some), "{night} beside {archive}");

@@ -242,8 +242,8 @@ struct Scene {
 impl Scene {
     /// The task's part: waits for a charge, or for the control.
     async fn wait(self: Arc<Self>, charges: bool) -> Result<()> {
-        // ORDERING: Release; pairs with the Acquire in `once`. It only makes the freeing thread begin to
-        // wait.
+        // ORDERING: Release; pairs with the Acquire in `once`. It only makes the freeing thread
+        // begin to wait.
         self.is_ready.store(true, Ordering::Release);
         if charges {
             drop(self.group.charge(PAGE).await.or_wrong("a charge that room was made for")?);

@@ -17,8 +17,8 @@ use crate::harness::prelude::*;
 
 const INNER: [&str; 2] = ["system", "mimalloc"];
 /// The bare allocator is the control. `header` writes eight bytes before each block and counts
-/// nothing: the least cost of an allocator that knows a block's owner. The last two have no goal, so
-/// a short run leaves them out.
+/// nothing: the least cost of an allocator that knows a block's owner. The last two have no goal,
+/// so a short run leaves them out.
 const KINDS: [&str; 5] = ["bare", "cap", "ours", "tracking", "header"];
 /// A program, and the most that its slowdown may be with each inner allocator.
 const PROGRAMS: [(&str, [f64; 2]); 4] =

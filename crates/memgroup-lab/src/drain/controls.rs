@@ -51,7 +51,8 @@ impl Slot {
     /// Runs `change` on the slot's bytes if it is the group's, else on 0, under the lock.
     #[inline(always)]
     fn locked<T>(&self, contended: &AtomicU64, change: impl FnOnce(&mut u64) -> T) -> T {
-        // ORDERING: Acquire; pairs with the Release below, so a holder sees the bytes of the one before.
+        // ORDERING: Acquire; pairs with the Release below, so a holder sees the bytes of the one
+        // before.
         if self.is_locked.swap(true, Ordering::Acquire) {
             // ORDERING: Relaxed; a count.
             contended.fetch_add(1, Ordering::Relaxed);
@@ -161,8 +162,8 @@ impl Owners {
                 // ORDERING: Relaxed, both; `outstanding` publishes the changes.
                 let bytes = shared.words[slot].swap(0, Ordering::Relaxed);
                 shared.usage.fetch_sub(bytes, Ordering::Relaxed);
-                // ORDERING: AcqRel; the chain of changes carries all owners' to the last, whose message
-                // hands them to the drainer.
+                // ORDERING: AcqRel; the chain of changes carries all owners' to the last, whose
+                // message hands them to the drainer.
                 if shared.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
                     // The drainer waits, or the measurement is over.
                     let _ = last.send(());
@@ -187,7 +188,8 @@ impl Stocks for Owners {
     }
 
     fn stocked(&self) -> u64 {
-        // ORDERING: Relaxed; read by the thread that filled the slots, or after the last owner's message.
+        // ORDERING: Relaxed; read by the thread that filled the slots, or after the last owner's
+        // message.
         self.shared.usage.load(Ordering::Relaxed)
     }
 

@@ -127,7 +127,8 @@ impl Stocks for SpinStocks {
 /// Plain words that lie as far apart as the engine's slots: the machine's own cost.
 struct Bare(PerCpu<AtomicU64>, usize);
 
-// ORDERING: Relaxed, in all of it: bare words that publish nothing; the workers' orders publish them.
+// ORDERING: Relaxed, in all of it: bare words that publish nothing; the workers' orders publish
+// them.
 impl Stocks for Bare {
     fn put(&self, slot: usize) -> Result<()> {
         self.0.get(slot).store(PAGE, Ordering::Relaxed);
@@ -212,8 +213,8 @@ fn whole(lab: &mut Lab<'_>, slot_counts: &[usize]) -> Result<()> {
             let mut right = Ok(0);
             for at in lock(&asked).iter() {
                 let filled = cases[at].fill();
-                // ORDERING: Release; pairs with the Acquire of the drainer, which sees the filled slots.
-                // Also after an error.
+                // ORDERING: Release; pairs with the Acquire of the drainer, which sees the filled
+                // slots. Also after an error.
                 ready.store(*filled.as_ref().unwrap_or(&0) + 1, Ordering::Release);
                 right = right.and(filled);
             }
@@ -362,7 +363,8 @@ fn calls(lab: &mut Lab<'_>) -> Result<()> {
         cases.push(Case::new(name, SPIN, "", pair));
     }
     let add = |_: usize, _: &mut usize, count| {
-        // Both addresses stay in registers: a load in the loop would wait for the addition before it.
+        // Both addresses stay in registers: a load in the loop would wait for the addition before
+        // it.
         let (statistics, leaf) = (&statistics, leaf);
         (0..count).for_each(|_| statistics.add(leaf, memory::FILE, 1));
         Ok(count)

@@ -61,7 +61,8 @@ fn costs(all: &Figures) -> Table {
     let mut table = Table::new("In short", ["", "figure", "the same in its controls", "goal"]);
     for (id, what) in COSTS {
         let Some(figure) = all.figures.iter().find(|figure| figure.id == id) else {
-            // The memory of groups and some others need a process or a CPU that a short run may lack.
+            // The memory of groups and some others need a process or a CPU that a short run may
+            // lack.
             table.row(what, ["not measured".to_owned(), String::new(), String::new()]);
             continue;
         };

@@ -114,8 +114,9 @@ mod tests {
         let (begin, wall) = (now(), Instant::now());
         std::thread::sleep(Duration::from_millis(20));
         let (ticks, wall) = (now() - begin, wall.elapsed().as_nanos() as f64);
-        // The readings are not taken at one instant: a thread switched out between them puts them apart, in
-        // one direction for the first pair and in the other for the second; a factor of two is beyond that.
+        // The readings are not taken at one instant: a thread switched out between them puts them
+        // apart, in one direction for the first pair and in the other for the second; a factor of
+        // two is beyond that.
         let ratio = clock.ns(ticks as f64) / wall;
         assert!((0.5..2.0).contains(&ratio), "ratio {ratio}");
     }

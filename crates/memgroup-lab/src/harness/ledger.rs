@@ -132,8 +132,8 @@ impl CasLevel {
     #[inline(always)]
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let more = |usage| Some(usage + bytes).filter(|&more| more <= self.max);
-        // ORDERING: Relaxed, in this block; the counter publishes no other memory, and the update is
-        // atomic, so the limit holds. `usage` is read after the threads were joined.
+        // ORDERING: Relaxed, in this block; the counter publishes no other memory, and the update
+        // is atomic, so the limit holds. `usage` is read after the threads were joined.
         self.usage.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 

@@ -19,9 +19,9 @@ pub(crate) fn virtual_slots(slots: usize) -> Result<SlotSource> {
 pub(crate) struct Machine {
     pub(crate) cpus: usize,
     pub(crate) slots: usize,
-    /// All of it in words: the processor, its clock, one way of a cache line from one CPU to another,
-    /// the kernel, the source of slots, and whether sections of grace periods are entered by a store
-    /// or, as where CPUs are isolated, by a swap.
+    /// All of it in words: the processor, its clock, one way of a cache line from one CPU to
+    /// another, the kernel, the source of slots, and whether sections of grace periods are entered
+    /// by a store or, as where CPUs are isolated, by a swap.
     pub(crate) text: String,
 }
 
@@ -67,7 +67,8 @@ fn line_transfer_ns(workers: &Workers, clock: &Clock) -> Option<f64> {
                 let begin = clock::now();
                 for trip in 0..TRIPS {
                     let mine = trip * 2 + thread as u64;
-                    // ORDERING: Acquire and Release; each turn follows the other's. Only the time matters.
+                    // ORDERING: Acquire and Release; each turn follows the other's. Only the time
+                    // matters.
                     spin_until(|| (ball.load(Ordering::Acquire) == mine).then_some(()));
                     ball.store(mine + 1, Ordering::Release);
                 }

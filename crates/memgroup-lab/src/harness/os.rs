@@ -124,8 +124,8 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs `code` in a copy of this process that the kernel kills at its first system call, and returns
-/// whether there was one; none where the system has no such mode. `code` must return true.
+/// Runs `code` in a copy of this process that the kernel kills at its first system call, and
+/// returns whether there was one; none where the system has no such mode. `code` must return true.
 pub(crate) fn makes_system_call(code: impl FnOnce() -> bool) -> Result<Option<bool>> {
     const NO_MODE: i32 = 2;
     // SAFETY: the copy runs `code` on the only thread that it has, and ends without a return.

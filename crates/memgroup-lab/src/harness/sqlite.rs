@@ -39,8 +39,8 @@ impl Sqlite {
             return Ok(Sqlite { hierarchy: installed.hierarchy().clone(), _turn });
         }
         let hierarchy = fixture::hierarchy(config)?;
-        // SAFETY: SQLite is used through `Sqlite::take` only, and no other call of it goes on while this
-        // one holds the lock.
+        // SAFETY: SQLite is used through `Sqlite::take` only, and no other call of it goes on while
+        // this one holds the lock.
         unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) }.set_up("SQLite")?;
         Ok(Sqlite { hierarchy, _turn })
     }

@@ -181,11 +181,11 @@ impl Start {
     /// Waits for all threads, then for the moment that the last one sets, `lead_ticks` ahead;
     /// returns that moment.
     pub(crate) fn wait(&self, lead_ticks: u64) -> u64 {
-        // ORDERING: AcqRel; publishes each thread's preparations to all. Weaker, a thread could start on
-        // state that another has not finished writing.
+        // ORDERING: AcqRel; publishes each thread's preparations to all. Weaker, a thread could
+        // start on state that another has not finished writing.
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.expected {
-            // ORDERING: Release; pairs with the Acquire below and hands on the preparations that were
-            // published above.
+            // ORDERING: Release; pairs with the Acquire below and hands on the preparations that
+            // were published above.
             self.at_ticks.store(clock::now() + lead_ticks, Ordering::Release);
         }
         let at = spin_until(|| {

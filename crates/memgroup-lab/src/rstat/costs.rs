@@ -60,7 +60,8 @@ impl Leaf {
     }
 
     fn add(&self, count: u64) -> Result<u64> {
-        // Both addresses stay in registers: a load in the loop would wait for the addition before it.
+        // Both addresses stay in registers: a load in the loop would wait for the addition before
+        // it.
         let (statistics, group) = (&self.statistics, &self.fixture.leaves[0]);
         (0..count).for_each(|_| statistics.add(group, KEY, 1));
         Ok(count)

@@ -214,8 +214,8 @@ impl<S> Kernel<S> {
             return state.map(|state| state.marked(group).for_each(|shrinker| call(shrinker))).is_ok();
         };
         srcu.section(0, || {
-            // The kernel reads its list in place. A copy stands for that, because the lists here are not
-            // RCU's.
+            // The kernel reads its list in place. A copy stands for that, because the lists here
+            // are not RCU's.
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             let marked: Vec<_> = state.marked(group).cloned().collect();
             drop(state);
@@ -241,8 +241,8 @@ impl Srcu {
     }
 
     pub(super) fn section<T>(&self, thread: usize, read: impl FnOnce() -> T) -> T {
-        // ORDERING: Relaxed, all: a thread's own counters. The fences make the section's reads follow the
-        // entry and precede the exit for a thread that waits in `synchronize`.
+        // ORDERING: Relaxed, all: a thread's own counters. The fences make the section's reads
+        // follow the entry and precede the exit for a thread that waits in `synchronize`.
         let add = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let epoch = self.epoch.load(Ordering::Relaxed) & 1;
         add(&self.threads[thread][epoch]);
@@ -260,8 +260,8 @@ impl Srcu {
         for _ in 0..2 {
             // ORDERING: SeqCst; pairs with the fence of a section, as SRCU does.
             let old = self.epoch.fetch_add(1, Ordering::SeqCst) & 1;
-            // ORDERING: Acquire; pairs with the fence after a section. The exits are read first, so that none
-            // is missed.
+            // ORDERING: Acquire; pairs with the fence after a section. The exits are read first, so
+            // that none is missed.
             let sum = |at: usize| self.threads.iter().map(|one| one[at].load(Ordering::Acquire)).sum::<u64>();
             while {
                 let left = sum(2 + old);

@@ -49,8 +49,8 @@ impl Gate {
     }
 
     fn pass(&self) {
-        // ORDERING: Release; pairs with `was_entered`: a thread that finds it set knows that the call has
-        // begun.
+        // ORDERING: Release; pairs with `was_entered`: a thread that finds it set knows that the
+        // call has begun.
         if !self.is_in.swap(true, Ordering::Release) {
             let _ = lock(&self.opened).recv_timeout(self.opens_after);
         }
@@ -183,7 +183,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let calls = if is_blocked_control { 1 } else { calls };
         let [registrations, removals] = measure(lab, all, beside, *opens_after, calls)?;
         found.block("register", registrations, 1e3);
-        // Where a registration has waited for the lock, the removal after it has nothing to wait for.
+        // Where a registration has waited for the lock, the removal after it has nothing to wait
+        // for.
         if !(is_blocked_control && *variant == LOCK) {
             found.block("remove", removals, 1e3);
         }

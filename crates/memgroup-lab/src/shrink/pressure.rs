@@ -98,8 +98,8 @@ impl Data for Computed {
     const MISS: &'static str = "some 20 us of CPU time";
 
     fn open(group: &Group, _: &Path, rows: i64, is_half: bool) -> Result<Self> {
-        // Each shard of the cache has a part of its capacity, and keys are not spread evenly: four times
-        // the bytes are room for all.
+        // Each shard of the cache has a part of its capacity, and keys are not spread evenly: four
+        // times the bytes are room for all.
         let (rows, weight) = (rows as u64, |_: &u64, value: &Value| value.len() as u64);
         let bytes = if is_half { rows / 2 * VALUE_BYTES } else { rows * VALUE_BYTES * 4 };
         let cache = QuickCache::new(group, CacheConfig::new(bytes), weight).set_up("a cache")?;
@@ -212,7 +212,8 @@ impl<D: Data> Tenants<D> {
             shrinkers.iter().map(|shrinker| shrinker.claimed_bytes).sum(),
             shrinkers.iter().map(|shrinker| shrinker.freed_bytes).sum(),
             self.tenants.iter().map(|tenant| lock(tenant).misses(&self.hierarchy)).sum(),
-            // SQLite's own too: it goes on without a page that is refused, and no answer would show it.
+            // SQLite's own too: it goes on without a page that is refused, and no answer would show
+            // it.
             get(stats::memory::REFUSALS),
         ]
     }

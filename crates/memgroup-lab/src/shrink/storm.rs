@@ -187,7 +187,8 @@ pub(super) fn start(lab: &mut Lab<'_>) -> Result<()> {
             let (mut writer, mut caches, begin) = (Writer::default(), Vec::new(), clock::now());
             let mut times = [Vec::new(), Vec::new()];
             loop {
-                // ORDERING: Relaxed; a number by itself, and the addition gives each tenant to one thread.
+                // ORDERING: Relaxed; a number by itself, and the addition gives each tenant to one
+                // thread.
                 let tenant = next.fetch_add(1, Ordering::Relaxed);
                 if tenant >= tenants {
                     return Ok((caches, times, writer.passed_by, clock::now() - begin));

@@ -158,8 +158,8 @@ impl Listed {
     #[inline(always)]
     fn call_counted(&self) -> u64 {
         let more = |references| (references > 0).then_some(references + 1);
-        // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that. Nothing
-        // is read after a failure.
+        // ORDERING: Acquire, Relaxed; a walk that finds it registered sees the stores before that.
+        // Nothing is read after a failure.
         if self.references.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_err() {
             return 0;
         }

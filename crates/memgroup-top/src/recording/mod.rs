@@ -254,8 +254,8 @@ impl Recording {
         }
         let (mut entries, mut names, mut note) = (Vec::new(), Vec::new(), None);
         let mut offset = MAGIC.len() as u64;
-        // For each source, the frames since the last one that needs no other. Before its first snapshot a
-        // source has none.
+        // For each source, the frames since the last one that needs no other. Before its first
+        // snapshot a source has none.
         let mut deltas = [DELTAS_MAX; 1 << u8::BITS];
         while offset < size {
             let found = frame(&mut reader, offset, size - offset).and_then(|(entry, body)| {

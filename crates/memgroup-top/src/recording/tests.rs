@@ -210,8 +210,8 @@ fn refuses_a_snapshot_with_more_rows_than_are_read() {
 
 #[test]
 fn refuses_a_body_with_more_figures_than_a_reader_keeps() {
-    // No string; a shape of 127 integers; so many rows of it, none of which has one before; figures of
-    // 0.
+    // No string; a shape of 127 integers; so many rows of it, none of which has one before; figures
+    // of 0.
     let body = |rows: usize| {
         let mut body = vec![0, 1, 127];
         body.extend([1; 127]);

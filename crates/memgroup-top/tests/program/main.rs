@@ -178,7 +178,8 @@ fn sends_no_token_to_a_program_of_another_user() {
     let socket = folder.path().join("m.sock");
     let bound = socket.clone();
     let listen = move || {
-        // Of this thread alone: its user is that of the socket's listener. The directory is given to it.
+        // Of this thread alone: its user is that of the socket's listener. The directory is given
+        // to it.
         let user = rustix::process::Uid::from_raw(USER);
         rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
         UnixListener::bind(bound).expect("a socket")

@@ -205,3 +205,28 @@ impl Group {
         }
     }
 }
+
+#[cfg(all(test, not(memgroup_loom)))]
+mod tests {
+    use super::{give, join};
+    use crate::{Config, Hierarchy};
+
+    /// Between two steps of a change that takes several.
+    #[test]
+    fn a_child_has_no_share_until_all_children_have_their_weight() {
+        let hierarchy = Hierarchy::new(Config::new().stock_cap_bytes(0)).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(1000).unwrap();
+        let child = parent.create("child").unwrap();
+        let node = parent.node();
+        {
+            let tree = node.shared().tree.lock();
+            give(&tree, node, true);
+            join(&tree, child.node(), true);
+        }
+        assert_eq!(child.fair_share(), None);
+        drop(child.try_charge(1000).expect("the limit is the only bound yet"));
+        parent.set_share(1).unwrap();
+        assert!(child.try_charge(1000).is_err());
+    }
+}

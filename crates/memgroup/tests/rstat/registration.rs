@@ -170,16 +170,17 @@ fn wraps_flushed_sums_at_64_bits() {
 
 #[test]
 fn gives_older_groups_words_on_the_slots() {
-    // A configuration of its own: a hierarchy that was used before has records already.
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(333);
     let hierarchy = Hierarchy::new(config).unwrap();
+    // The memory may have belonged to another hierarchy, whose groups' records are in it.
+    hierarchy.maintain(Maintenance::new().all().expedited());
     let groups: Vec<_> = (0..300).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
     let late = hierarchy.register(one("late")).unwrap();
     let before = hierarchy.percpu().live_bytes;
     groups.iter().chain([&hierarchy.root()]).for_each(|group| late.add(group, nth(&late, 0), 1));
     let each = late.footprint().slot_bytes as u64;
     let after = hierarchy.percpu().live_bytes;
-    assert!(after >= before + 301 * each, "{before} {each} {after}");
+    assert!(after >= before + 300 * each, "the root may have had its own: {before} {each} {after}");
 }
 
 #[test]
@@ -207,7 +208,10 @@ fn frees_values_of_released_groups_in_maintenance() {
         Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(5001).float(0, Duration::ZERO);
     let hierarchy = Hierarchy::new(config).unwrap();
     let statistics = hierarchy.register(WIDE).unwrap();
+    // The memory may have belonged to another hierarchy, whose groups' records are in it.
+    hierarchy.maintain(Maintenance::new().all().expedited());
     let at_first = statistics.footprint().groups;
+    assert_eq!(at_first, 1, "the root");
     for round in 1..=3 {
         let groups: Vec<_> = (0..5000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
         assert_eq!(statistics.footprint().groups, at_first + 5000);

@@ -136,8 +136,8 @@ impl Groups {
     fn install(spec: &Spec) -> Result<Groups, RunError> {
         let config = Config::new().reclaim(spec.reclaim).oom(spec.reclaim && spec.oom);
         let hierarchy = Hierarchy::new(config).or_fail("set up the hierarchy")?;
-        // SAFETY: this is the first use of SQLite in the process (I1). The threads that wait for signals
-        // and for the end of standard input don't use it.
+        // SAFETY: this is the first use of SQLite in the process (I1). The threads that wait for
+        // signals and for the end of standard input don't use it.
         let installed = unsafe { memgroup_sqlite::install_unchecked(&hierarchy, None) };
         installed.or_fail("put memgroup under SQLite")?;
         Groups::create(hierarchy, spec)

@@ -78,8 +78,8 @@ impl Session {
         }
         loop {
             let result = self.run(&mut work);
-            // ORDERING: Relaxed, because only the flag is handed over. The watcher unparks this thread after
-            // it sets the flag, so a stale value costs one retry.
+            // ORDERING: Relaxed, because only the flag is handed over. The watcher unparks this
+            // thread after it sets the flag, so a stale value costs one retry.
             let is_over = Instant::now() >= deadline || ending.load(Ordering::Relaxed);
             if is_over || !matches!(result, Err(Failure::Refused(_))) {
                 return result;

@@ -57,8 +57,8 @@ fn hoard(connection: &Connection, mut holds: impl FnMut() -> bool) -> rusqlite::
             connection.execute_batch("ROLLBACK")?;
         }
         match held {
-            // If SQLite has the memory for it, it undoes only the failed insertion. If not, it undoes the
-            // whole transaction, and the next attempt takes less.
+            // If SQLite has the memory for it, it undoes only the failed insertion. If not, it
+            // undoes the whole transaction, and the next attempt takes less.
             Err(error) if is_out_of_memory(&error) && !is_kept && most > 0 && holds() => {}
             held => return held,
         }
@@ -75,7 +75,8 @@ fn fill_and_hold(
     most: &mut u64,
     holds: &mut impl FnMut() -> bool,
 ) -> rusqlite::Result<u64> {
-    // The settings of every connection forbid writing. This one only writes its own temporary table.
+    // The settings of every connection forbid writing. This one only writes its own temporary
+    // table.
     connection
         .execute_batch("PRAGMA query_only = OFF; BEGIN; CREATE TEMP TABLE hoard (part BLOB NOT NULL)")?;
     let mut insert = connection.prepare(HOARD)?;

@@ -159,7 +159,8 @@ impl<'a> Client<'a> {
             return answer(status, text);
         }
         self.sender = None;
-        // If the server lives, it refused a large body by closing the connection before the body was sent.
+        // If the server lives, it refused a large body by closing the connection before the body
+        // was sent.
         if is_large && TcpStream::connect(self.address).await.is_ok() {
             let text = "the server closed the connection before the body was sent";
             return Err(Failure::Refused(text.to_owned()));

@@ -98,8 +98,8 @@ impl Process {
         let action = "start the server";
         let order = Order { spec: spec.clone(), has_groups, bound: bound.cloned() };
         let environment = |command: &mut Command| {
-            // Each arena of the system's allocator reserves 64M of the address space, and holds on to memory
-            // that was freed.
+            // Each arena of the system's allocator reserves 64M of the address space, and holds on
+            // to memory that was freed.
             command.env_remove(blocks::CHARGED).env("MALLOC_ARENA_MAX", "2");
             if has_groups {
                 command.env(blocks::CHARGED, "1");

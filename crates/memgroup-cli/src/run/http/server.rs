@@ -67,8 +67,8 @@ pub(super) struct Order {
 /// Serves the tenants of the order on standard input, until that input ends.
 pub(crate) fn serve() -> Result<u8, RunError> {
     let order: Order = process::order().or_fail("read the server's order from standard input")?;
-    // A terminal sends Ctrl-C to both processes. The parent ends the server after it has asked for the
-    // figures.
+    // A terminal sends Ctrl-C to both processes. The parent ends the server after it has asked for
+    // the figures.
     Stop::default().on_ctrl_c().or_fail("listen for Ctrl-C")?;
     order.bound.as_ref().map_or(Ok(()), Bound::enter)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -41,8 +41,8 @@ impl Spec {
         if self.share.is_some() && self.max_bytes.is_none() {
             notes.push("note: `share` has nothing to share: give the run a `max`".to_owned());
         }
-        // A tenant counts up to its own `max`. One that is above the common `max` by itself has a note of
-        // its own.
+        // A tenant counts up to its own `max`. One that is above the common `max` by itself has a
+        // note of its own.
         let min = |settings: &Settings| settings.min_bytes;
         for (key, of, effect) in [
             ("min", min as fn(&Settings) -> Option<u64>, "no cache can be reclaimed"),
