@@ -37,8 +37,10 @@ impl Watchdog {
     ) -> Watchdog {
         let (watched, end) = channel();
         let test = std::thread::current().name().unwrap_or("a thread without a name").to_owned();
+        // Read here: the next time is a second later. A test that counts its open descriptors right
+        // after this finds none of the watchdog's.
+        let mut processors = Processors::now();
         let thread = std::thread::spawn(move || {
-            let mut processors = Processors::now();
             if is_stuck(&end, PAUSE, progress, || processors.share()) {
                 // Written directly, because the test harness captures `eprintln!`.
                 let text = format!("{test}: no progress for a minute in: {}", report());

@@ -44,6 +44,7 @@ fn run(place: &Place, text: &str, more: &[&str]) -> (Value, String, Option<i32>)
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn refuses_only_the_runaway_and_outlives_its_neighbour_without_memgroup() {
     let place = Place::new();
     let (report, table, code) = run(&place, SPEC, &["--baseline", "--seconds", "4"]);
@@ -136,6 +137,7 @@ fn tells_how_long_a_tenant_has_waited_for_an_answer() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn ends_a_server_that_never_answers() {
     let place = Place::new();
     let spec = place.write("http.toml", SPEC);

@@ -428,6 +428,7 @@ fn keeps_the_old_json_after_a_failure() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn reports_the_turns_before_a_failure() {
     let place = Place::with_own_data();
     let spec = place.write("duel.toml", DUEL);
@@ -456,6 +457,7 @@ fn reports_the_turns_before_a_failure() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn accepts_a_data_directory_named_like_a_uri() {
     let place = Place::new();
     let spec = place.write("single.toml", SINGLE);

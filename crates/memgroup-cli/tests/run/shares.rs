@@ -67,6 +67,7 @@ fn refuses_only_the_runaway(positions: impl Iterator<Item = usize>) {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn refuses_and_stops_only_the_runaway_that_starts_first_or_last() {
     refuses_only_the_runaway([0, SMALL].into_iter());
 }

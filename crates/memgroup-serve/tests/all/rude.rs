@@ -127,6 +127,7 @@ fn fill(fixture: &Fixture) {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn clients_that_do_not_read_keep_no_place_and_no_memory() {
     let _watched = Watchdog::over("clients that do not read");
     let fixture = fixture();

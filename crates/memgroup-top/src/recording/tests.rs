@@ -60,6 +60,7 @@ pub(super) fn read_all(path: &Path) -> Result<Vec<Vec<u8>>, String> {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn gives_back_each_snapshot_in_any_order() {
     let folder = tempfile::tempdir().expect("a directory");
     // Each of these needs no other frame.
@@ -176,6 +177,7 @@ fn reads_no_more_differences_in_a_row_than_are_written() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn restarts_before_the_tables_exceed_their_bound() {
     let folder = tempfile::tempdir().expect("a directory");
     // Any two of them fit.

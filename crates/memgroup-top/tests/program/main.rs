@@ -245,6 +245,7 @@ fn shows_keys_groups_and_their_history_on_a_terminal() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn a_recording_survives_the_kill_of_its_recorder() {
     let served = Served::new();
     let file = served.file("a.memrec");
@@ -270,6 +271,7 @@ fn a_recording_survives_the_kill_of_its_recorder() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn a_recording_notes_that_the_program_was_gone() {
     let mut served = Served::new();
     let file = served.file("b.memrec");

@@ -153,6 +153,7 @@ fn assert_lively(houses: &[House]) {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn a_single_actor_agrees_with_the_ledger_after_every_step() {
     let (seed, steps) = (seed(), steps() / 10);
     for (slots, share) in [(2, 4), (8, 4), (128, 2)] {
