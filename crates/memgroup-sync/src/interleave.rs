@@ -5,7 +5,7 @@
 //! every other build the call does nothing.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg memgroup_yields" cargo test --release -p memgroup --test stress
+//! RUSTFLAGS="--cfg memgroup_yields" cargo test --release -p memgroup --test engine stress
 //! ```
 
 /// Another thread may run here.

@@ -2,7 +2,7 @@
 //! They charge blocks themselves, as a global allocator does, so they don't run under one.
 #![cfg(not(memgroup_loom))]
 
-#[path = "protect/cache.rs"]
+#[path = "engine/protect/cache.rs"]
 #[allow(dead_code, reason = "the tests of protection use the rest")]
 mod cache;
 

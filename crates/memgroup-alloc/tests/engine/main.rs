@@ -2,11 +2,9 @@
 //! one in force, and all that it allocates outside of other scopes is charged. The process aborts
 //! where the allocator is called while it charges or uncharges a block.
 //!
-//! Not here: the binaries that read figures of the whole process (`allocations`, `lifetime`,
-//! `oracles`, `percpu`), `checkpoints`, which charges blocks as an allocator does, and the soak.
+//! Not here: the engine's tests that have programs of their own.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
-#![allow(clippy::duplicate_mod, reason = "two of the binaries that are modules here have the same module")]
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -15,56 +13,8 @@ use std::sync::OnceLock;
 use memgroup::{Config, Group, Hierarchy, SlotSource, block, scope};
 use memgroup_alloc::Allocator;
 
-#[path = "../../../memgroup/tests/charges.rs"]
-mod charges;
-#[path = "../../../memgroup/tests/depth.rs"]
-mod depth;
-#[path = "../../../memgroup/tests/dry_run.rs"]
-mod dry_run;
-#[path = "../../../memgroup/tests/effort.rs"]
-mod effort;
-#[path = "../../../memgroup/tests/events/main.rs"]
-mod events;
-#[path = "../../../memgroup/tests/future/main.rs"]
-mod future;
-#[path = "../../../memgroup/tests/groups.rs"]
-mod groups;
-#[path = "../../../memgroup/tests/high/main.rs"]
-mod high;
-#[path = "../../../memgroup/tests/labels.rs"]
-mod labels;
-#[path = "../../../memgroup/tests/ledger.rs"]
-mod ledger;
-#[path = "../../../memgroup/tests/moves.rs"]
-mod moves;
-#[path = "../../../memgroup/tests/oom/main.rs"]
-mod oom;
-#[path = "../../../memgroup/tests/parts.rs"]
-mod parts;
-#[path = "../../../memgroup/tests/peaks.rs"]
-mod peaks;
-#[path = "../../../memgroup/tests/pressure/main.rs"]
-mod pressure;
-#[path = "../../../memgroup/tests/protect/main.rs"]
-mod protect;
-#[path = "../../../memgroup/tests/quotas.rs"]
-mod quotas;
-#[path = "../../../memgroup/tests/requests.rs"]
-mod requests;
-#[path = "../../../memgroup/tests/rstat/main.rs"]
-mod rstat;
-#[path = "../../../memgroup/tests/settings.rs"]
-mod settings;
-#[path = "../../../memgroup/tests/share/main.rs"]
-mod share;
-#[path = "../../../memgroup/tests/shrink/main.rs"]
-mod shrink;
-#[path = "../../../memgroup/tests/snapshot/main.rs"]
-mod snapshot;
-#[path = "../../../memgroup/tests/stress.rs"]
-mod stress;
-#[path = "../../../memgroup/tests/wait/main.rs"]
-mod wait;
+#[path = "../../../memgroup/tests/engine/main.rs"]
+mod engine;
 
 /// The allocator, which gives each thread a group and detects nested calls.
 struct Strict {

@@ -39,7 +39,7 @@
 //!
 //! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_no_charge`,
 //! `refuses_rightly_at_two_levels_together`, `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each. With real threads:
-//! `tests/stress.rs`.
+//! `tests/engine/stress.rs`.
 
 use std::time::Instant;
 

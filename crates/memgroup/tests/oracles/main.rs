@@ -5,18 +5,18 @@
 //!
 //! | kernel | here |
 //! |---|---|
-//! | `current_peak`, peak of several open files | `peak.rs`; readers in `tests/peaks.rs` |
-//! | `min`, `low` | `tests/protect/tree.rs` |
-//! | `high`, `high_sync` | `tests/high/oracles.rs` |
+//! | `current_peak`, peak of several open files | `peak.rs`; readers in `tests/engine/peaks.rs` |
+//! | `min`, `low` | `tests/engine/protect/tree.rs` |
+//! | `high`, `high_sync` | `tests/engine/high/oracles.rs` |
 //! | `max` | `max.rs` |
 //! | `reclaim` | `reclaim.rs` |
-//! | `oom_events`, `oom_group` of leaf and parent, with one that is never killed | `tests/oom/oracles.rs` |
+//! | `oom_events`, `oom_group` of leaf and parent, with one that is never killed | `tests/engine/oom/oracles.rs` |
 //! | `kmem_memcg_deletion` | `deletion.rs` |
 //! | `kmem_dead_cgroups` | `dead.rs` |
 //! | `percpu_basic` | `percpu.rs` |
 #![cfg(not(memgroup_loom))]
 
-#[path = "../shrink/cache.rs"]
+#[path = "../engine/shrink/cache.rs"]
 #[allow(dead_code, reason = "the tests of shrinkers use all of it")]
 mod cache;
 mod dead;
