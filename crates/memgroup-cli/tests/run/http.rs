@@ -91,6 +91,7 @@ fn reports_that_a_server_without_a_runaway_lived() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn begins_after_an_idle_tenant() {
     let place = Place::new();
     let text = &SPEC[..SPEC.rfind("[[tenant]]").expect("a runaway")];
@@ -115,6 +116,7 @@ fn signal(name: &str, process: &str) {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn tells_how_long_a_tenant_has_waited_for_an_answer() {
     let place = Place::new();
     let text = "engine = 'http'\nseconds = 2\n[[tenant]]\nname = 'shop'\nworkload = 'requests'\n";

@@ -252,6 +252,7 @@ fn refuses_only_the_runaway_and_reports_after_ctrl_c() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn ends_after_its_seconds_and_keeps_its_data() {
     let place = Place::with_own_data();
     let spec = place.write("tiny.toml", TINY);
@@ -318,6 +319,7 @@ fn compares_with_and_without_memgroup_by_a_spec_from_a_pipe() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn serves_a_runaway_without_a_limit() {
     let place = Place::new();
     let unlimited = DUEL.replace("max = \"3M\"\n", "").replace("max = \"1M\"\n", "");

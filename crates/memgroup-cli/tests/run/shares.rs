@@ -79,6 +79,7 @@ fn refuses_and_stops_only_the_runaway_in_every_start_order() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn serves_small_tenants_beside_a_hoarder() {
     for at in [0, SMALL / 2, SMALL] {
         let place = Place::new();

@@ -95,6 +95,7 @@ fn keeps_a_group_after_all_its_charges_are_freed() {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn gives_each_returning_group_a_stock() {
     for page in [PageSize::of_system(), PageSize::Kib64] {
         let _alone = alone();

@@ -12,6 +12,7 @@ use crate::{
 };
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn bounds_memory_while_ten_thousand_tenants_come_and_go() {
     const TENANTS: u64 = 10_000;
     const AT_A_TIME: usize = 50;

@@ -74,6 +74,7 @@ fn used(number: u32) -> Hierarchy {
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn hierarchies_of_300_different_settings_use_the_same_memory() {
     in_its_own_process("pool::hierarchies_of_300_different_settings_use_the_same_memory", || {
         (0..30).for_each(|number| drop(used(number)));

@@ -67,6 +67,7 @@ fn evacuate(page: PageSize, slots: usize, one_in: u32, name: &str, mut size: imp
 }
 
 #[test]
+#[ignore = "takes seconds; .ci/run runs it"]
 fn records_shrink_to_their_live_bytes_at_every_page_size() {
     for page in PageSize::ALL {
         for one_in in [11, 51] {

@@ -277,7 +277,7 @@ fn keeps_slots_apart_when_a_record_moves() {
     let vast = hierarchy.register(Subsystem { name: "vast", stats: stats.leak() }).unwrap();
     let groups: Vec<_> = (0..1000).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
     groups.iter().for_each(|group| add_on(0, &vast, group, nth(&vast, 0), 1));
-    let (stay, go): (Vec<_>, Vec<_>) = groups.into_iter().enumerate().partition(|(n, _)| n % 40 == 39);
+    let (stay, go): (Vec<_>, Vec<_>) = groups.into_iter().enumerate().partition(|(n, _)| n % 100 == 99);
     for (_, group) in &stay {
         (0..2 * LOW).for_each(|n| add_on(n as usize % 2, &vast, group, nth(&vast, NAMES - 1), -(1 << 48)));
     }
