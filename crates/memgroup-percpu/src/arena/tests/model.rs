@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 3 } else { 192 }, ..ProptestConfig::default() })]
 
     #[test]
-        fn blocks_are_apart_aligned_zero_at_birth_and_all_come_back(
+    fn blocks_are_apart_aligned_zero_at_birth_and_all_come_back(
         steps in proptest::collection::vec(steps(), 1..if cfg!(miri) { 20 } else { 200 }),
         page in 0_usize..4, slots in 1_usize..5, unmap in any::<bool>(),
     ) {
