@@ -62,7 +62,7 @@ fn in_its_own_process(path: &str, test: impl FnOnce()) {
     }
     let this = std::env::current_exe().expect("a test has a file");
     let output = std::process::Command::new(this)
-        .args([path, "--exact", "--nocapture", "--test-threads=1"])
+        .args([path, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(MARK, path)
         .output()
         .expect("a process can be started");
