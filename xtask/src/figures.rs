@@ -1,8 +1,9 @@
 //! Figures: whether the pages quote the figures that `docs/figures.json` has.
 //!
 //! A page takes a figure by a mark in front of it: `<!-- figure: charge.a-pair-1-thread -->5.2 ns`.
-//! The text behind the mark, a number and its unit, must be the one of the figure with that id. The
-//! file is written by `cargo run --release -p memgroup-lab -- figures`, never by hand.
+//! The text behind the mark must be the one of the figure with that id: a number and its unit and, if
+//! the figure misses its goal, that it does: `5.2 ns (goal: <= 5 ns, missed)`. The file is written by
+//! `cargo run --release -p memgroup-lab -- figures`, never by hand.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +17,9 @@ use crate::{Result, crates, entries, read};
 const FILE: &str = "docs/figures.json";
 const MARK: &str = "<!-- figure: ";
 const END: &str = " -->";
+/// What stands around the goal of a figure that misses it.
+const GOAL: &str = "goal: ";
+const MISSED: &str = ", missed)";
 /// The crates that the figures are about.
 const CORE: [&str; 3] = ["crates/memgroup", "crates/memgroup-percpu", "crates/memgroup-sync"];
 
@@ -49,7 +53,12 @@ fn texts(json: &str) -> Result<(Texts, String)> {
     let text = |value: &Value, key: &str| value[key].as_str().map(str::to_owned);
     let figures = file["figures"].as_array().ok_or(format!("{FILE} has no list `figures`"))?;
     let texts = figures.iter().map(|figure| {
-        text(figure, "id").zip(text(figure, "text")).ok_or(format!("{FILE}: {figure} has no id or no text"))
+        let missed = match (&figure["met"], figure["goal"].as_str()) {
+            (Value::Bool(false), Some(goal)) => format!(" ({GOAL}{goal}{MISSED}"),
+            _ => String::new(),
+        };
+        let named = text(figure, "id").zip(text(figure, "text").map(|text| text + &missed));
+        named.ok_or(format!("{FILE}: {figure} has no id or no text"))
     });
     let commit = text(&file, "commit").ok_or(format!("{FILE} has no `commit`"))?;
     Ok((texts.collect::<Result<_>>()?, commit))
@@ -57,11 +66,11 @@ fn texts(json: &str) -> Result<(Texts, String)> {
 
 /// The pages that may have marks.
 fn pages(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut folders = vec![root.join("docs")];
+    let mut folders = vec![root.to_owned(), root.join("docs"), root.join("heavy")];
     for krate in crates(root)? {
         folders.extend([krate.join("docs"), krate].into_iter().filter(|folder| folder.is_dir()));
     }
-    let mut pages = vec![root.join("README.md")];
+    let mut pages = Vec::new();
     for folder in folders {
         pages.extend(
             entries(&folder)?.into_iter().filter(|path| path.extension().is_some_and(|it| it == "md")),
@@ -75,6 +84,11 @@ fn page(name: &str, text: &str, texts: &Texts, write: bool) -> (String, Vec<Stri
     let (mut written, mut faults, mut in_code) = (String::new(), Vec::new(), false);
     for (number, mut rest) in (1..).zip(text.split_inclusive('\n')) {
         in_code ^= rest.trim_start().starts_with("```");
+        let comments = rest.split("<!--").skip(1).filter(|text| text.trim_start().starts_with("figure"));
+        if !in_code && comments.count() != rest.split(MARK).skip(1).filter(|mark| mark.contains(END)).count()
+        {
+            faults.push(format!("{name}:{number}: write a mark as `{MARK}id{END}`"));
+        }
         while let Some((before, after)) = rest.split_once(MARK).filter(|_| !in_code) {
             let Some((id, behind)) = after.split_once(END) else { break };
             written.extend([before, MARK, id, END]);
@@ -98,6 +112,9 @@ fn page(name: &str, text: &str, texts: &Texts, write: bool) -> (String, Vec<Stri
         }
         written.push_str(rest);
     }
+    if in_code {
+        faults.push(format!("{name}: a block of code has no end, so marks behind it are not read"));
+    }
     (written, faults)
 }
 
@@ -111,7 +128,9 @@ fn figure_len(text: &str) -> usize {
         let behind = text[number..].strip_prefix(**unit);
         behind.is_some_and(|behind| !behind.starts_with(|c: char| c.is_ascii_alphanumeric()))
     });
-    number + unit.map(|unit| unit.len()).max().unwrap_or(0)
+    let end = number + unit.map(|unit| unit.len()).max().unwrap_or(0);
+    let missed = text[end..].strip_prefix(" (").filter(|behind| behind.starts_with(GOAL));
+    missed.and_then(|behind| Some(behind.find(MISSED)? + MISSED.len() + 2)).map_or(end, |len| end + len)
 }
 
 /// How many commits of the core came after the figures.
@@ -172,6 +191,30 @@ mod tests {
         assert_eq!(faults(unknown), ["README.md:1: docs/figures.json has no figure charge.par"]);
         let (written, faults) = page("README.md", unknown, &all(), true);
         assert_eq!((written.as_str(), faults.len()), (unknown, 1));
+    }
+
+    #[test]
+    fn quotes_a_missed_goal() {
+        let json = r#"{"commit": "c", "figures": [
+            {"id": "a", "text": "1.07 times", "goal": "<= 1.04 x", "met": false},
+            {"id": "b", "text": "1 ns", "goal": "<= 2 ns", "met": true}]}"#;
+        let texts = texts(json).unwrap().0;
+        let (written, _) = page("p", "<!-- figure: a -->9 times, <!-- figure: b -->9 ns.", &texts, true);
+        let right = "<!-- figure: a -->1.07 times (goal: <= 1.04 x, missed), <!-- figure: b -->1 ns.";
+        assert_eq!(written, right);
+        assert_eq!(page("p", right, &texts, true), (right.to_owned(), Vec::new()));
+        let hidden = right.replace(" (goal: <= 1.04 x, missed)", "");
+        assert_eq!(page("p", &hidden, &texts, false).1.len(), 1);
+    }
+
+    #[test]
+    fn names_marks_that_it_cannot_read() {
+        for text in
+            ["<!-- figure: charge.pair-->5 ns", "<!--figure: charge.pair -->5 ns", "<!-- figures: a -->1"]
+        {
+            assert!(faults(text)[0].contains("write a mark as"), "{text}");
+        }
+        assert!(faults("```\nno end\n")[0].contains("has no end"));
     }
 
     #[test]

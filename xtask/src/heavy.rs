@@ -2,7 +2,7 @@
 //!
 //! `.ci/heavy` builds DataFusion, which takes minutes. `heavy/checked` has the state with which it
 //! last passed: a hash of the files below `heavy/`, and one of the public signatures of the crates
-//! that they use. A change of the engine that leaves all signatures alone is not tested against
+//! that they use, of implementations and attributes, too. A change of the engine that leaves all signatures alone is not tested against
 //! `heavy/` until `.ci/full` runs.
 
 use std::fs;
@@ -13,6 +13,9 @@ use crate::{Result, entries, name, read};
 
 /// The crates that the workspace uses, apart from helpers of tests.
 const USED: [&str; 3] = ["memgroup", "memgroup-alloc", "memgroup-tokio"];
+
+/// The helpers of its tests.
+const HELPERS: &str = "xtask";
 
 /// Returns a fault if the state differs from the one that `.ci/heavy` last passed with.
 pub fn changed(root: &Path) -> Result<Vec<String>> {
@@ -40,12 +43,18 @@ fn state(root: &Path) -> Result<String> {
         sources.add(&path.strip_prefix(&heavy).unwrap_or(&path).display().to_string());
         sources.add(&read(&path)?);
     }
+    public.add(&read(&root.join("Cargo.toml"))?);
     for name in USED {
-        let mut files = files(&root.join("crates").join(name))?;
+        let folder = root.join("crates").join(name);
+        public.add(&read(&folder.join("Cargo.toml"))?);
+        let mut files = files(&folder)?;
         files.sort_by(|one, other| one.path.cmp(&other.path));
         for file in files {
             signatures(&production(&file.text), &mut |text| public.add(text));
         }
+    }
+    for file in files(&root.join(HELPERS))? {
+        signatures(&production(&file.text), &mut |text| public.add(text));
     }
     Ok(format!("files {:016x} signatures {:016x}", sources.0, public.0))
 }
@@ -69,7 +78,17 @@ fn signatures(tokens: &[Token<'_>], each: &mut dyn FnMut(&str)) {
     let mut rest = tokens;
     while let [first, tail @ ..] = rest {
         let is_public = first.text == "pub" && tail.first().is_some_and(|next| next.text != "(");
-        rest = if is_public { signature(rest, each) } else { tail };
+        let is_attribute = first.text == "#" && tail.first().is_some_and(|next| next.text == "[");
+        rest = if is_public {
+            signature(rest, each)
+        } else if first.text == "impl" || is_attribute {
+            let end = if is_attribute { "]" } else { "{" };
+            let len = rest.iter().position(|token| token.text == end).unwrap_or(rest.len() - 1);
+            rest[..len].iter().for_each(|token| each(token.text));
+            &rest[len..]
+        } else {
+            tail
+        };
     }
 }
 

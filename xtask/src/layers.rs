@@ -41,8 +41,11 @@ pub fn violations(root: &Path) -> Result<Vec<String>> {
     if let Some(name) = orders.keys().find(|&name| known.iter().all(|krate| krate.name != *name)) {
         return Err(format!("layers.txt: there is no crate {name}"));
     }
-    let ordered = known.iter().filter_map(|krate| Some(krate.violations(orders.get(&krate.name)?)));
-    Ok(ordered.flatten().collect())
+    let faults = known.iter().flat_map(|krate| match orders.get(&krate.name) {
+        Some(order) => krate.violations(order),
+        None => krate.cycles(),
+    });
+    Ok(faults.collect())
 }
 
 /// Returns the state of each crate: its order, an order that would hold, or its cycles. `all` lists
@@ -134,6 +137,14 @@ impl Crate {
             faults.push(format!("the order of {}: {}", self.name, order.join(" ")));
         }
         faults
+    }
+
+    /// A crate needs no order while its folders have no cycle.
+    fn cycles(&self) -> Vec<String> {
+        let has_cycle = self.imports.iter().any(|import| self.leads(&import.to, &import.from));
+        let fault =
+            || format!("{}: no order is declared, and it has {}", self.name, self.derived_order(false));
+        has_cycle.then(fault).into_iter().collect()
     }
 
     /// Returns an order that holds, or the folders in cycles and, with `all`, the imports that make

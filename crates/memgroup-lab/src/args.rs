@@ -131,7 +131,13 @@ impl Args {
                 )));
             }
         }
-        if self.accept_noise && self.experiment != Experiment::Figures {
+        let is_figures = self.experiment == Experiment::Figures;
+        let others =
+            [("--json", is_figures && self.json.is_some()), ("--serve", is_figures && self.serve.is_some())];
+        if let Some((flag, _)) = others.iter().find(|(_, is_given)| *is_given) {
+            return Err(Error::Argument(format!("use {flag} with {name}: it has no such option")));
+        }
+        if self.accept_noise && !is_figures {
             return Err(Error::Argument(format!("use --accept-noise with {name}: it has no such option")));
         }
         Ok(())
@@ -196,6 +202,8 @@ mod tests {
         assert_eq!(refused_threads, "use --threads with rstat: it has no such option");
         let refused_slots = refused(Experiment::Figures, |args| args.slots = Some(2));
         assert_eq!(refused_slots, "use --slots with figures: it has no such option");
+        let refused_json = refused(Experiment::Figures, |args| args.json = Some("a.json".into()));
+        assert_eq!(refused_json, "use --json with figures: it has no such option");
         let refused_noise = refused(Experiment::Charge, |args| args.accept_noise = true);
         assert_eq!(refused_noise, "use --accept-noise with charge: it has no such option");
     }

@@ -103,7 +103,7 @@ impl Row {
     /// The engine, with or without stock.
     fn engine(self, config: Config, stock: bool) -> Result<Case<'static>> {
         let (leaves, count) = self.leaves();
-        let config = config.depth_max(self.depth as u32);
+        let config = config.depth_max(self.depth as u32).groups_max(65_536.max(count + self.depth) as u32);
         let config = if stock { config } else { config.stock_cap_bytes(0) };
         let by = if stock { OURS } else { NO_STOCK };
         let fixture = Fixture::chain(config, self.depth, count)?;

@@ -92,6 +92,8 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         args.program.clone().ok_or("only the program memgroup-lab has them").set_up("the processes")?;
     let scratch = root.join("target/figures");
     fs::create_dir_all(&scratch).map_err(Error::system(format!("make {}", scratch.display())))?;
+    // Taken now: a commit that comes during the run isn't what is measured.
+    let commit = commit(root);
     let short = args.quick || args.tiny;
     let mut noisy =
         if short { Some("it was a short run".to_owned()) } else { quiet::wait(out, args.accept_noise)? };
@@ -111,7 +113,7 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         figure.goal.is_some() || !figure.controls.is_empty() || figure.what.contains("(control)")
     };
     let figures = parts.iter().flat_map(of_part).filter(quoted).collect::<Vec<_>>();
-    let all = Figures { commit: commit(root), machine, noisy, figures: with_unique_ids(figures) };
+    let all = Figures { commit, machine, noisy, figures: with_unique_ids(figures) };
     let is_published = all.noisy.is_none() || (args.accept_noise && !short);
     let docs = if is_published { root.join("docs") } else { scratch };
     let charts = chart::charts(&all);

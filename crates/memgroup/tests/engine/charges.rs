@@ -488,3 +488,21 @@ fn near_a_limit_stocks_hold_at_most_half_of_the_free_bytes() {
         assert!(prepaid <= free / 2, "{prepaid} of {free} bytes are prepaid on {slots} slots");
     }
 }
+
+/// Deeper than the 16 levels whose usage a climb remembers.
+#[test]
+fn a_charge_that_one_of_24_levels_refuses_leaves_nothing_at_the_others() {
+    let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).depth_max(32).stock_cap_bytes(0);
+    let hierarchy = Hierarchy::new(config).unwrap();
+    let mut levels = vec![hierarchy.root()];
+    (0..24).for_each(|level| levels.push(levels[level].create("below").unwrap()));
+    let lowest = &levels[24];
+    for refusing in &levels {
+        refusing.set_max(100).unwrap();
+        assert_eq!(lowest.headroom(), 100, "{}", refusing.path());
+        assert_eq!(lowest.try_charge(101).unwrap_err().group(), refusing.id());
+        drop(lowest.try_charge(100).unwrap());
+        assert!(levels.iter().all(|level| level.usage_exact() == 0), "{}", refusing.path());
+        refusing.set_max(None).unwrap();
+    }
+}

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memgroup::{Charge, Config, Group, Hierarchy, SlotSource};
 use memgroup_percpu::pin_virtual;
+use xtask::Watchdog;
 
 use super::random::Random;
 
@@ -29,6 +30,7 @@ fn family(config: Config) -> Family {
 
 #[test]
 fn counts_each_charge_that_an_enforced_twin_refuses() {
+    let _watchdog = Watchdog::over("charges beside an enforced twin");
     for seed in 1..=40 {
         let config = if seed % 4 == 0 { config().stock_cap_bytes(0) } else { config() };
         let (twin, ours) = (family(config), family(config));
@@ -94,6 +96,7 @@ struct Level {
 
 #[test]
 fn counts_at_each_level_as_if_its_limit_were_alone() {
+    let _watchdog = Watchdog::over("charges below limits that only count");
     let mut counted = 0;
     for seed in 1..=40 {
         let hierarchy = Hierarchy::new(config()).unwrap();
