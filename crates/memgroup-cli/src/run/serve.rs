@@ -38,7 +38,7 @@ pub(crate) fn serve(
         Some(address) => RunError::Usage(format!("--serve {address}: {error}")),
         None => RunError::Failure(format!("failed to serve the groups on {}: {error}", socket.display())),
     })?;
-    progress.line(&format!("groups of this run: memgroup-top {}", socket.display()));
+    progress.line(&format!("to watch the groups of this run: memgroup-top {}", socket.display()));
     if let Some(page) = server.page() {
         progress.line(&format!("page of all groups until the run ends: {page}"));
     }

@@ -102,7 +102,7 @@ fn names_an_address_that_it_cannot_serve_at() {
 fn socket(child: &mut Child) -> (PathBuf, BufReader<ChildStderr>) {
     let found = RefCell::new(None);
     let rest = wait_for(child, |line| {
-        let path = line.strip_prefix("groups of this run: memgroup-top ");
+        let path = line.strip_prefix("to watch the groups of this run: memgroup-top ");
         *found.borrow_mut() = path.map(PathBuf::from);
         path.is_some()
     });
