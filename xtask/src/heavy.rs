@@ -73,7 +73,8 @@ fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Passes the tokens of all public items on, without the bodies of functions.
+/// Calls `each` with the tokens of all public items, implementations and attributes, without the
+/// bodies of functions.
 fn signatures(tokens: &[Token<'_>], each: &mut dyn FnMut(&str)) {
     let mut rest = tokens;
     while let [first, tail @ ..] = rest {
@@ -92,7 +93,7 @@ fn signatures(tokens: &[Token<'_>], each: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Passes the tokens of the public item on that `tokens` begins with. Returns those after it.
+/// Calls `each` with the tokens of the public item at the start of `tokens`. Returns those after it.
 fn signature<'t, 'a>(tokens: &'t [Token<'a>], each: &mut dyn FnMut(&str)) -> &'t [Token<'a>] {
     let starts = |words: &[&str]| tokens[1..].iter().take(2).any(|token| words.contains(&token.text));
     // Variants and methods of traits are public without the keyword. A list of names is not a body.

@@ -28,8 +28,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::config::Times;
 use crate::pace::Pace;
 
-/// A new connection isn't cut in favour of another one for this long, because a client sends its
-/// request soon after it has connected.
+/// A new connection isn't closed to make room for another during this time, because a client sends
+/// its request soon after it has connected.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// What a connection waits for.

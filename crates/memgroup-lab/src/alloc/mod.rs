@@ -33,7 +33,7 @@ const NEITHER_MOST: f64 = 5.0;
 const SAMPLED_MOST: f64 = 12.0;
 const EXACT_MOST: f64 = 22.0;
 
-/// One poll in so many begins a measured stretch of time.
+/// A measured interval starts at one poll in this many.
 const SAMPLED: u32 = 32;
 
 /// A future that counts its polls and is never ready.
@@ -42,7 +42,8 @@ struct Counts<'c>(&'c AtomicU64);
 impl Future for Counts<'_> {
     type Output = ();
 
-    // As a poll of much code: the compiler drops no part of a scope around it, and moves none.
+    // Not inlined, like the poll of a large future, so that the compiler can neither remove nor
+    // reorder parts of the scope around it.
     #[inline(never)]
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
         // ORDERING: Relaxed; only this thread writes it.
@@ -118,7 +119,7 @@ const PAGE: u64 = 4096;
 const WAITING: [usize; 3] = [1, 1_000, 100_000];
 const BYTES_MOST: f64 = 200.0;
 const OPERATION_MOST_US: f64 = 1.0;
-/// Each has a deadline, in the order of which the reclaimer keeps them.
+/// Every wait has a deadline, because the reclaimer keeps waits in the order of their deadlines.
 const DEADLINE: Duration = Duration::from_secs(3600);
 /// Operations of each kind in one round.
 const TURNS: usize = 1_000;
@@ -148,7 +149,7 @@ fn beside(lab: &mut Lab<'_>, count: usize, rounds: usize) -> Result<Samples> {
     let group = child(&parent, "group")?;
     let mut held = group.try_charge(PAGE).or_wrong("a charge with room")?;
     let mut waiting = VecDeque::with_capacity(count + TURNS);
-    // The first wait has the group marked, and its queue made.
+    // The first wait marks the group and creates its queue, so it is not measured.
     let first = join(&group)?;
     let (mut found, watch, before) = (Samples::default(), lab.clock.stopwatch(), heap_bytes());
     for _ in 0..count {
@@ -166,7 +167,7 @@ fn beside(lab: &mut Lab<'_>, count: usize, rounds: usize) -> Result<Samples> {
             waiting.push_back(Some(joined?));
             calls[0].push(ns);
             let at = lab.random.next() as usize % waiting.len();
-            // A place that is empty already is as good as another that is not far.
+            // If that wait was cancelled already, the next one that was not.
             let cancelled = (at..waiting.len()).find_map(|at| waiting[at].take());
             calls[1].push(watch.time(|| drop(cancelled)).0);
         }

@@ -22,7 +22,7 @@ pub(super) fn charts(all: &Figures) -> Vec<(&'static str, String)> {
     CHARTS.iter().filter_map(chart).collect()
 }
 
-/// Bars on a scale of tens, because the longest are a hundred times as long as the shortest.
+/// Bars on a logarithmic scale, because the longest are a hundred times as long as the shortest.
 fn svg(title: &str, bars: &[(&Figure, f64)]) -> String {
     const LEFT: f64 = 520.0;
     const LONGEST: f64 = 270.0;

@@ -183,7 +183,7 @@ fn of_part(Part { name, report, .. }: &Part) -> Vec<Figure> {
         met: Some(check.met),
         ..figure(slug(&check.name), check.name.clone(), check.value, &check.unit)
     });
-    // Cycles are the same as nanoseconds, and the clock's rate.
+    // Cycles are left out: they are nanoseconds times the clock's rate.
     let measured = report.rows.iter().filter(|row| row.unit != "cycles").map(|row| {
         let (metric, variant, params) = (&row.metric, &row.variant, params(&row.params));
         let is_control = |other: &&Row| {

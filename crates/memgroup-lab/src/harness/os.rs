@@ -74,7 +74,7 @@ pub(crate) fn pin_to(cpu: usize) -> io::Result<()> {
 /// How often the kernel has switched the calling thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThreadUsage {
-    /// It waited, or its time was over.
+    /// All of them: it waited, or it was taken off its CPU.
     pub(crate) switches: u64,
     /// It was taken off its CPU.
     pub(crate) switches_involuntary: u64,

@@ -160,11 +160,11 @@ impl Groups {
         Ok(member)
     }
 
-    /// Looks at the memory while so many members are there beside the root and the parent.
+    /// Measures the memory with this many members beside the root and the parent.
     pub(super) fn footprint(&self, members: usize) -> Result<Footprint> {
         let (memory, needed_bytes) = (self.hierarchy.percpu(), self.plan.needed_bytes(members));
         let (live, folds) = (memory.live_bytes, self.plan.mode == Mode::Demoted);
-        // The root and the parent use no slot, so the first group is what admits them.
+        // The root and the parent use no slot, so the first group makes the slots known.
         ensure(folds || members == 0 || live >= needed_bytes, || {
             format!("the engine counts {live} live bytes of per-CPU memory, the records take {needed_bytes}")
         })?;
@@ -225,7 +225,7 @@ impl Groups {
 }
 
 fn register(hierarchy: &Hierarchy) -> Result<Statistics> {
-    // Once in a process, because names are for ever.
+    // Once in a process, because the names of statistics are never freed.
     static STATS: OnceLock<Vec<Stat>> = OnceLock::new();
     let name = |number| &*format!("stat{number}").leak();
     let stats = STATS.get_or_init(|| (0..STATISTICS).map(|number| Stat::gauge(name(number))).collect());

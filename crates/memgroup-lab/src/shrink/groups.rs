@@ -17,7 +17,7 @@ use crate::harness::prelude::*;
 pub(super) const PAGE: u64 = 4096;
 /// The most bytes of one call of `scan`, by default.
 pub(super) const BATCH: u64 = 64 << 10;
-/// Shrinkers of one word of marks.
+/// Shrinkers that one word of marks covers.
 const UNIT: usize = 64;
 
 /// Groups side by side, in which shrinkers are registered.
@@ -46,7 +46,7 @@ impl Registered {
 }
 
 impl<S: Shrinker> Groups<S> {
-    /// Groups below a parent that may have so many bytes.
+    /// Creates groups below a parent with this limit.
     pub(super) fn build(
         slots: SlotSource,
         kernel: Option<Kernel<S>>,

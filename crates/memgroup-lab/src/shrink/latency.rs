@@ -34,8 +34,8 @@ const BLOCKED: Duration = Duration::from_millis(20);
 /// Longer than any case lasts.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// The first callback that comes to it waits until the sender is dropped, or for so long; those
-/// after it pass.
+/// The first callback that comes to it waits until the sender is dropped or the time is over.
+/// Later callbacks pass.
 struct Gate {
     is_in: AtomicBool,
     opened: Mutex<Receiver<()>>,
@@ -92,8 +92,8 @@ impl Answer {
 /// callback blocks at the gate.
 const BESIDE: [&str; 3] = ["nothing else", "a walk", "a blocked call"];
 
-/// Registers and removes so many, one after the other, in one group after the other, beside what
-/// [`BESIDE`] says; the nanoseconds of each registration and of each removal.
+/// Registers and removes shrinkers, one group after the other, beside what [`BESIDE`] says. Returns
+/// the nanoseconds of each registration and of each removal.
 fn measure(
     lab: &Lab<'_>,
     all: &Groups<Answer>,

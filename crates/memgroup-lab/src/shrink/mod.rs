@@ -7,7 +7,7 @@
 //! | what does it cost a thousand writers? | its script | [`storm`] |
 //! | how long does a registration or a removal wait? | Hocko, Tkhai; the robot that had the series reverted | [`latency`] |
 //! | does the start of an overcommitted node get faster? | Tkhai | [`storm`] |
-//! | are the long lists of caches that barely give not the real cost? | Gushchin | [`unwilling`] |
+//! | isn't the real cost the long list of caches that free almost nothing? | Gushchin | [`unwilling`] |
 //! | what does a real workload gain? | Morton, Rapoport | [`pressure`] |
 
 mod groups;

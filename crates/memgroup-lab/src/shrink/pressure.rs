@@ -6,10 +6,9 @@
 //!   tenants after their turn. *Fixed shares* are the control: each cache is bounded to half of its
 //!   tenant's rows, and nothing is ever reclaimed. The common limit is what these caches take when
 //!   they are full.
-//! - In one case the data are SQLite databases in files that the system caches too, so a page that
-//!   had to go costs little to have again: a read of 4 KiB from memory. In the other they are
-//!   values that a tenant computes, of 4 KB each, in a `memgroup-cache`: one that had to go is
-//!   dear.
+//! - In one case the data are SQLite databases in files that the system caches too, so an
+//!   evicted page is cheap to read again: 4 KiB from memory. In the other they are values that a
+//!   tenant computes, of 4 KB each, in a `memgroup-cache`: an evicted one is expensive.
 //! - A turn is long, so that a tenant uses each of its pages several times, or short, so that it
 //!   uses half of them once. Sharing can pay in the first case only: in the second a tenant's pages
 //!   are gone when its next turn comes.
@@ -241,7 +240,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let sqlite = Sqlite::take(config)?;
     measure::<Tenant>(lab, &sqlite.hierarchy, size)?;
     drop(sqlite);
-    // Values are dear, so half of the windows take as long.
+    // A value is expensive to compute, so half as many windows take about as long.
     let size = Size { windows: size.windows.div_ceil(2), ..size };
     measure::<Computed>(lab, &hierarchy(config)?, size)
 }

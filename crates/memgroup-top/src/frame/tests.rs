@@ -217,6 +217,6 @@ fn colours_a_bar_from_the_same_shares_as_the_page() {
 fn cuts_texts_of_any_length() {
     assert_eq!([fit("abc", 3), fit("abcd", 3), fit("äöüß", 3), fit("abc", 0)], ["abc", "ab…", "äö…", ""]);
     assert_eq!(fit(&"é".repeat(1 << 22), 4), "ééé…");
-    // A mark without width of its own.
+    // A combining mark has no width.
     assert_eq!(fit(&format!("a{}", "\u{301}".repeat(1 << 22)), 4).chars().last(), Some('…'));
 }

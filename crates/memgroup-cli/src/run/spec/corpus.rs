@@ -1,4 +1,4 @@
-//! SPECs from `corpus/specs` and made of them.
+//! SPECs from `corpus/specs`, and mutations of them.
 
 use xtask::corpus;
 
