@@ -1,9 +1,9 @@
 //! Figures: whether the pages quote the figures that `docs/figures.json` has.
 //!
 //! A page takes a figure by a mark in front of it: `<!-- figure: charge.a-pair-1-thread -->5.2 ns`.
-//! The text behind the mark must be the one of the figure with that id: a number and its unit and, if
-//! the figure misses its goal, that it does: `5.2 ns (goal: <= 5 ns, missed)`. The file is written by
-//! `cargo run --release -p memgroup-lab -- figures`, never by hand.
+//! The text behind the mark must be the one of the figure with that id: a number and its unit and,
+//! if the figure misses its goal, that it does: `5.2 ns (goal: <= 5 ns, missed)`. The file is
+//! written by `cargo run --release -p memgroup-lab -- figures`, never by hand.
 
 use std::collections::BTreeMap;
 use std::fs;

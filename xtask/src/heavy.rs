@@ -2,8 +2,8 @@
 //!
 //! `.ci/heavy` builds DataFusion, which takes minutes. `heavy/checked` has the state with which it
 //! last passed: a hash of the files below `heavy/`, and one of the public signatures of the crates
-//! that they use, of implementations and attributes, too. A change of the engine that leaves all signatures alone is not tested against
-//! `heavy/` until `.ci/full` runs.
+//! that they use, with their manifests, implementations and attributes. A change of the engine that
+//! leaves all of these alone is not tested against `heavy/` until `.ci/full` runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,8 @@ fn signatures(tokens: &[Token<'_>], each: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Calls `each` with the tokens of the public item at the start of `tokens`. Returns those after it.
+/// Calls `each` with the tokens of the public item at the start of `tokens`. Returns those after
+/// it.
 fn signature<'t, 'a>(tokens: &'t [Token<'a>], each: &mut dyn FnMut(&str)) -> &'t [Token<'a>] {
     let starts = |words: &[&str]| tokens[1..].iter().take(2).any(|token| words.contains(&token.text));
     // Variants and methods of traits are public without the keyword. A list of names is not a body.
