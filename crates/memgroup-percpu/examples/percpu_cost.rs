@@ -76,7 +76,7 @@ mod measured {
         let config = ArenaConfig::new(source.slots());
         let all: &'static Records =
             Box::leak(Box::new(Records::new(config, 4).expect("four words fit a block")));
-        (0..source.slots()).for_each(|slot| all.admit(slot, |_| ()));
+        (0..source.slots()).for_each(|slot| all.admit(slot));
         let records: Vec<_> = (0..RECORDS as u32)
             .map(|owner| {
                 let record = all.record();

@@ -40,6 +40,7 @@
 //!   slot        the slot that a thread is on
 //!   prefetch    hints to the processor
 //!   arena       memory with a unit for each slot
+//!   words       one word for each place and slot, which never moves
 //!   value       types that may live in it
 //!   percpu      one object with a copy for each slot
 //!   additive    words that move while threads add to them
@@ -61,6 +62,7 @@ mod record;
 mod records;
 mod slot;
 mod value;
+mod words;
 
 pub use arena::alloc::Arena;
 pub use arena::block::Wait;
@@ -78,9 +80,10 @@ pub use mutation::faults;
 pub use percpu::PerCpu;
 pub use prefetch::prefetch;
 pub use record::{Access, FastAccess, Record};
-pub use records::{Fresh, Reclaimed, Records, Relocation, SlotPreparation, Unlinked};
+pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};
 pub use slot::detect::{SlotReport, VARIABLE};
 pub use slot::error::SlotError;
 pub use slot::number::{VirtualGuard, pin_virtual};
 pub use slot::source::{FastSlot, SlotSource};
 pub use value::PerCpuValue;
+pub use words::{WordCell, Words, WordsStats};

@@ -17,12 +17,10 @@ memgroup_sync::mutations! {
     LinkChecksRecordsFirst,
     /// A block that is retired is free at once.
     RetiredIsFreeAtOnce,
-    /// A slot is enabled before its copies are prepared.
-    SlotIsEnabledBeforePrepare,
     /// A slot is enabled by a relaxed store.
     SlotIsEnabledRelaxed,
-    /// The preparing thread sees that a record has memory, but not which.
-    PrepareMissesTheBlock,
+    /// A cell still leads to its word when it is retired.
+    RetireLeavesTheWord,
     /// A word's last value is taken by a load and a store.
     TakeFinalByStore,
     /// An addition to a dead word counts as made.

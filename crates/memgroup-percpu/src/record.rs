@@ -38,7 +38,7 @@ use memgroup_sync::{Chunk, Erasable, FixedRef, FixedU32};
 use crate::arena::block::{BLOCK_BYTES_MAX, Block};
 use crate::mutation::{Mutation, active};
 use crate::prefetch::prefetch_write;
-use crate::records::{Fresh, OTHER_RECORDS, Records, Relocation, SlotPreparation, Unlinked};
+use crate::records::{Fresh, OTHER_RECORDS, Records, Relocation, Unlinked};
 use crate::slot::error::SLOTS_MAX;
 use crate::slot::source::FastSlot;
 
@@ -247,65 +247,31 @@ impl Record {
     /// A word together with a section of its own. `None` as for [`word`](Self::word).
     #[inline(always)]
     pub fn access(&self, slot: usize, index: usize) -> Option<Access> {
-        if active(Mutation::LengthIsReadOutsideTheSection) {
-            return if index < self.word_count() { self.access_at(slot, None, index) } else { None };
+        let is_compared_early = active(Mutation::LengthIsReadOutsideTheSection);
+        if is_compared_early && index >= self.word_count() {
+            return None;
         }
-        self.access_at(slot, Some(index), index)
-    }
-
-    /// [`access`](Self::access) to the first word, which every record has.
-    #[inline(always)]
-    pub fn access_first(&self, slot: usize) -> Option<Access> {
-        self.access_at(slot, None, 0)
-    }
-
-    #[inline(always)]
-    fn access_at(&self, slot: usize, compared: Option<usize>, index: usize) -> Option<Access> {
         let section = grace::enter();
-        if !self.is_enabled(slot, compared) {
+        if !self.is_enabled(slot, (!is_compared_early).then_some(index)) {
             return None;
         }
         // SAFETY: enabled, and the section goes along with the word.
         let word = NonNull::from(unsafe { self.find(slot, index) });
-        Some(Access { word, section })
+        Some(Access { word, _section: section })
     }
 
     /// [`access`](Self::access) to the word `index` on the current slot of a source, without a function call; also returns the
     /// slot. Where that is not possible it returns `None`, and the caller takes the other way.
     #[inline(always)]
     pub fn fast_access(&self, source: &FastSlot, index: usize) -> Option<(usize, FastAccess)> {
-        self.fast_access_at(source, Some(index), index)
-    }
-
-    /// [`fast_access`](Self::fast_access) at the first word, which every record has.
-    #[inline(always)]
-    pub fn fast_access_first(&self, source: &FastSlot) -> Option<(usize, FastAccess)> {
-        self.fast_access_at(source, None, 0)
-    }
-
-    #[inline(always)]
-    fn fast_access_at(
-        &self,
-        source: &FastSlot,
-        compared: Option<usize>,
-        index: usize,
-    ) -> Option<(usize, FastAccess)> {
         let slot = source.value()?;
         let section = grace::enter_briefly()?;
-        if !self.is_enabled(slot, compared) {
+        if !self.is_enabled(slot, Some(index)) {
             return None;
         }
-        // SAFETY: as in `access_at`.
+        // SAFETY: as in `access`.
         let word = NonNull::from(unsafe { self.find(slot, index) });
-        Some((slot, FastAccess { word, section }))
-    }
-
-    /// Asks the processor for the line of the first word of a slot's copy, to write it; a hint.
-    #[inline]
-    pub fn prefetch_write(&self, section: &Section, slot: usize) {
-        if let Some(word) = self.word(section, slot, 0) {
-            prefetch_write(core::ptr::from_ref(word).cast());
-        }
+        Some((slot, Access { word, _section: section }))
     }
 
     /// Asks the processor for the lines of all words of a slot's copy; a hint.
@@ -440,46 +406,14 @@ impl Relocation {
     }
 }
 
-impl SlotPreparation<'_> {
-    /// A word of this slot's copy of a record, which no other thread reaches yet. `None` while the record has no memory, and
-    /// beyond the end.
-    ///
-    /// # Panics
-    /// If the record is one of other records.
-    pub fn word<'s>(&self, _section: &'s Section, record: &Record, index: usize) -> Option<&'s AtomicU64> {
-        assert!(
-            record.records.get().is_some_and(|records| core::ptr::eq(self.records, records)),
-            "the record is one of other records: their slot {} is not admitted here",
-            self.slot
-        );
-        let relaxed = active(Mutation::PrepareMissesTheBlock);
-        // ORDERING: Acquire, as in `is_enabled`: it finds the flags with their block, also where another thread has just linked
-        // it. Weaker, `base` could still be that of no block.
-        let flags = record.slot_enabled.load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire });
-        if index >= record.word_count() || flags != address(&self.records.slot_enabled) {
-            return None;
-        }
-        // SAFETY: linked, below `words`, within the section. The arena of the record's blocks admitted the slot before `admit`
-        // made this. If the block is unlinked meanwhile, it stays while the section lasts, as in `find`.
-        Some(unsafe { record.find(self.slot, index) })
-    }
-}
-
 /// A word of a record and the read section that keeps it.
 pub struct Access<S = Section> {
     word: NonNull<AtomicU64>,
-    section: S,
+    _section: S,
 }
 
 /// A word of a record and the brief read section that keeps it.
 pub type FastAccess = Access<BriefSection>;
-
-impl FastAccess {
-    /// The same word, with a section that may last longer.
-    pub fn extend(self) -> Access {
-        Access { word: self.word, section: self.section.extend() }
-    }
-}
 
 impl<S> Deref for Access<S> {
     type Target = AtomicU64;

@@ -38,7 +38,7 @@ pub struct Records {
     /// The same number of flags, which are never set, for records without a block.
     pub(crate) none_enabled: Box<[AtomicBool]>,
     words: u32,
-    limbo: Mutex<Limbo<(Block, u128)>>,
+    limbo: Mutex<Limbo<Block>>,
 }
 
 /// A block that no record has had yet; all words are zero.
@@ -60,12 +60,6 @@ pub struct Unlinked {
 pub struct Relocation {
     pub(crate) inner: Move,
     records: &'static Records,
-}
-
-/// The copies of a slot that is about to be enabled.
-pub struct SlotPreparation<'r> {
-    pub(crate) slot: usize,
-    pub(crate) records: &'r Records,
 }
 
 /// The memory that [`Records::reclaim`] freed.
@@ -118,26 +112,21 @@ impl Records {
         Shape::new(self.record_bytes(), size_of::<u64>())
     }
 
-    /// Enables the copies of `slot` for accesses. Before that, `prepare` may write to them, and no other thread reaches them. One
-    /// caller at a time; nothing happens if they are enabled.
+    /// Enables the copies of `slot` for accesses. One caller at a time; nothing happens if they are enabled.
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn admit(&self, slot: usize, prepare: impl FnOnce(&SlotPreparation<'_>)) {
+    pub fn admit(&self, slot: usize) {
         if !self.enabled.contains(slot) {
             self.arena.admit(slot);
-            if active(Mutation::SlotIsEnabledBeforePrepare) {
-                self.enable(slot);
-            }
-            prepare(&SlotPreparation { slot, records: self });
             self.enable(slot);
         }
     }
 
     fn enable(&self, slot: usize) {
         let relaxed = active(Mutation::SlotIsEnabledRelaxed);
-        // ORDERING: Release; pairs with the Acquire in `is_enabled`: an access that finds the flag finds the values that
-        // `prepare` wrote (E1).
+        // ORDERING: Release; pairs with the Acquire in `is_enabled`: a thread that used the slot, and those that come after it,
+        // find the slot admitted in the arena, which clears what was written there (E1).
         self.slot_enabled[slot].store(true, if relaxed { Ordering::Relaxed } else { Ordering::Release });
         self.enabled.insert(slot);
     }
@@ -183,15 +172,15 @@ impl Records {
         self.arena.free(fresh.block);
     }
 
-    /// Keeps an unlinked block in the limbo until a grace period is over. [`reclaim`](Self::reclaim) hands out `tag` with it.
-    pub fn retire(&self, unlinked: Unlinked, tag: u128) {
+    /// Keeps an unlinked block in the limbo until a grace period is over.
+    pub fn retire(&self, unlinked: Unlinked) {
         self.check(unlinked.records);
         if active(Mutation::RetiredIsFreeAtOnce) {
             return self.arena.free(unlinked.block);
         }
         self.arena.leave(unlinked.block);
         let bytes = self.record_bytes() * self.enabled.len();
-        let refused = self.limbo.lock().retire((unlinked.block, tag), bytes);
+        let refused = self.limbo.lock().retire(unlinked.block, bytes);
         assert!(refused.is_ok(), "the limbo of records has no bound of its own");
     }
 
@@ -210,14 +199,14 @@ impl Records {
         self.limbo.lock().len()
     }
 
-    /// Frees the blocks that were retired before the last grace period that is over. `last_read` gets each block with its tag
-    /// when no access can reach it any more. It waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
-    pub fn reclaim(&'static self, last_read: impl FnMut(&Unlinked, u128)) -> Reclaimed {
-        self.reclaim_some(usize::MAX, last_read)
+    /// Frees the blocks that were retired before the last grace period that is over. It waits for nothing: see
+    /// [`synchronize`](memgroup_sync::grace::synchronize).
+    pub fn reclaim(&self) -> Reclaimed {
+        self.reclaim_some(usize::MAX)
     }
 
     /// As [`reclaim`](Self::reclaim), for at most `most` blocks, the oldest first.
-    pub fn reclaim_some(&'static self, most: usize, mut last_read: impl FnMut(&Unlinked, u128)) -> Reclaimed {
+    pub fn reclaim_some(&self, most: usize) -> Reclaimed {
         const AT_ONCE: usize = 256;
         let mut done = Vec::new();
         let mut reclaimed = Reclaimed::default();
@@ -231,10 +220,7 @@ impl Records {
             if blocks == 0 {
                 return reclaimed;
             }
-            for (block, tag) in done.drain(..) {
-                last_read(&Unlinked { block, records: self }, tag);
-                self.arena.free(block);
-            }
+            done.drain(..).for_each(|block| self.arena.free(block));
         }
     }
 

@@ -11,12 +11,6 @@ crate::mutations! {
     NestedTakesNewEpoch,
     /// The end of a nested section ends the outer one.
     NestedLeaveIsLast,
-    /// A brief section that is extended takes the newer epoch.
-    ExtendTakesNewEpoch,
-    /// A brief section that is extended leaves its word before it is in the other.
-    ExtendLeavesFirst,
-    /// A scan reads the word of ordinary sections before the word of brief ones.
-    ScanReadsWordFirst,
     /// The tag of a retired item is read by a load.
     TagByLoad,
     /// A grace period counts as completed from the bump on, before the scan.

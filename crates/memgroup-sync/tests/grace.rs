@@ -70,10 +70,6 @@ fn read(table: &Table, sections: usize) -> usize {
         // ORDERING: Acquire; pairs with the Release of the writer that linked the cell.
         let cell = &table.cells[table.linked.load(Ordering::Acquire)];
         interleave::point();
-        let (_brief, _extended) = match brief {
-            Some(brief) if section % 2 == 0 => (None, Some(brief.extend())),
-            brief => (brief, None),
-        };
         // ORDERING: Relaxed; the section protects it.
         (0..4).any(|_| cell.load(Ordering::Relaxed) == POISON)
     });
@@ -134,11 +130,9 @@ fn a_brief_section_is_waited_for_and_there_is_one_at_a_time() {
     assert!(grace::enter_briefly().is_none(), "there is one already");
     let stalled = grace::synchronize_until(Form::Expedited, soon()).unwrap_err();
     assert_eq!(stalled.stallers.len(), 1, "this thread's own: {stalled}");
-    let section = brief.extend();
-    let again = grace::enter_briefly().expect("the first one is an ordinary section now");
+    drop(brief);
+    let again = grace::enter_briefly().expect("the first one is over");
     drop(again);
-    assert!(grace::synchronize_until(Form::Expedited, soon()).is_err(), "the extended one lasts");
-    drop(section);
     grace::synchronize_until(Form::Expedited, Instant::now() + Duration::from_secs(60)).unwrap();
 }
 

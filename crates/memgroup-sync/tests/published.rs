@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use memgroup_sync::grace::{self, BriefSection, DeferredFree, Form, Published};
+use memgroup_sync::grace::{self, DeferredFree, Form, Published};
 use memgroup_sync::interleave;
 
 /// A number twice, on a heap of its own, which counts its drops.
@@ -67,21 +67,6 @@ fn finds_a_published_value_and_drops_it_once() {
     assert_eq!(counted.dropped(), 0);
     drop(place);
     assert_eq!(counted.dropped(), 1);
-}
-
-#[test]
-fn finds_a_value_in_an_extended_brief_section() {
-    let counted = Counted::default();
-    let place = Published::empty();
-    assert!(place.publish(counted.value(7)).is_none());
-    grace::report();
-    drop(grace::enter());
-    // Where sections are entered by a swap there are no brief ones.
-    let found = match grace::enter_briefly() {
-        Some(brief) => place.get(&brief.extend()).map(|value| value.number),
-        None => number(&place),
-    };
-    assert_eq!(found, Some(7));
 }
 
 #[test]
@@ -223,7 +208,7 @@ fn read(place: &Published<Tracked>, over: &AtomicBool) -> (usize, usize) {
     loop {
         // ORDERING: Acquire; pairs with the Release below: the last section finds the last writes.
         let last = over.load(Ordering::Acquire);
-        let section = grace::enter_briefly().map_or_else(grace::enter, BriefSection::extend);
+        let section = grace::enter();
         if let Some(value) = place.get(&section) {
             interleave::point();
             torn += usize::from(!value.is_whole());

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use memgroup::{
     Ask, Config, Count, Group, GroupError, Hierarchy, KillAnswer, KillRequest, Maintenance, Scan, Shrinker,
-    ShrinkerConfig, SlotSource,
+    ShrinkerConfig, SlotSource, stats::cpu,
 };
 use memgroup_sync::grace;
 
@@ -207,6 +207,8 @@ fn a_process_that_loses_membarrier_goes_on_and_says_so() {
             let shrinker = group.add_shrinker(ShrinkerConfig::new("nothing"), Nothing).unwrap();
             let hook = group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Idle { freed: 0 }).unwrap();
             let charge = group.try_charge(4096).unwrap();
+            // A record, which waits for a grace period when the group is gone.
+            hierarchy.cpu().add(&group, cpu::NR_SCOPES, 1);
             shrinker.remove().unwrap();
             hook.remove().unwrap();
             group.remove().unwrap();

@@ -120,6 +120,8 @@ pub(super) struct Groups {
 pub(super) struct Footprint {
     /// Backed, on all slots.
     pub(super) populated_bytes: u64,
+    /// Those of the stock words, which never move.
+    pub(super) stock_bytes: u64,
     /// The records of the groups that are there, as the script counts them.
     needed_bytes: u64,
     /// Flushed values and base words beside the slots.
@@ -173,6 +175,7 @@ impl Groups {
         let all = builtin.iter().chain([&self.statistics]).map(Statistics::footprint);
         Ok(Footprint {
             populated_bytes: memory.populated_bytes,
+            stock_bytes: memory.stock_bytes,
             needed_bytes,
             beside_bytes: all.map(|one| (one.group_bytes * one.groups) as u64).sum(),
             moved_bytes: self.hierarchy.maintained().moved_bytes,

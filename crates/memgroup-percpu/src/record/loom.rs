@@ -42,7 +42,7 @@ fn access(record: &Arc<Record>) -> thread::JoinHandle<()> {
 /// The first block is replaced by another or taken away, and its memory is used again.
 fn memory_is_used_again(moves: bool) {
     with_record(|records, record| {
-        records.admit(0, |_| ());
+        records.admit(0);
         record.link(fresh(records));
         let target = moves.then(|| fresh(records));
         let other = access(record);
@@ -50,9 +50,9 @@ fn memory_is_used_again(moves: bool) {
             Some(target) => record.link(target),
             None => record.unlink(),
         };
-        records.retire(old.expect("it had a block"), 0);
+        records.retire(old.expect("it had a block"));
         grace::synchronize(Form::Quiet);
-        records.reclaim(|_, _| ());
+        records.reclaim();
         assert_eq!(records.limbo_bytes(), 0, "the grace period is over");
         let again = fresh(records);
         other.join().unwrap();
@@ -86,12 +86,12 @@ fn loom_an_unlinking_that_leaves_slots_enabled_is_caught() {
 fn loom_a_grace_period_begun_before_the_unlinking_is_caught() {
     explore(3, || {
         with_record(|records, record| {
-            records.admit(0, |_| ());
+            records.admit(0);
             record.link(fresh(records));
             let other = access(record);
             grace::synchronize(Form::Quiet);
             mutation::with(Mutation::RetiredIsFreeAtOnce, || {
-                records.retire(record.unlink().expect("it had a block"), 0);
+                records.retire(record.unlink().expect("it had a block"));
             });
             other.join().unwrap();
         });
@@ -101,7 +101,7 @@ fn loom_a_grace_period_begun_before_the_unlinking_is_caught() {
 /// A block is marked before it takes the place of another.
 fn a_marked_block_is_linked() {
     with_record(|records, record| {
-        records.admit(0, |_| ());
+        records.admit(0);
         record.link(fresh(records));
         let target = fresh(records);
         let other = thread::spawn({
@@ -137,82 +137,33 @@ fn loom_a_link_that_publishes_nothing_is_caught() {
     mutation::with(Mutation::LinkPublishesNothing, || explore(3, a_marked_block_is_linked));
 }
 
-/// A slot is admitted, with a mark in each record, while another thread accesses it.
+/// A slot is admitted beside a thread that uses it. A third one, which has only waited for that thread, frees the memory.
 fn a_slot_is_admitted() {
     with_record(|records, record| {
         record.link(fresh(records));
-        let other = thread::spawn({
-            let record = Arc::clone(record);
-            move || {
-                // ORDERING: Relaxed; the oracle is a word written before the slot was enabled.
-                record.access(0, 0).map(|word| word.load(Ordering::Relaxed))
-            }
-        });
-        records.admit(0, |early| {
-            let section = grace::enter();
-            let word = early.word(&section, record, 0).expect("it has memory");
-            // ORDERING: Relaxed; enabling the slot publishes it.
-            word.store(MARK, Ordering::Relaxed);
-        });
-        let found = other.join().unwrap();
-        assert!(found.is_none_or(|value| value == MARK), "a slot is enabled without its mark");
+        let admitting = thread::spawn(|| records.admit(0));
+        let user = access(record);
+        user.join().unwrap();
+        records.retire(record.unlink().expect("it had a block"));
+        grace::synchronize(Form::Quiet);
+        records.reclaim();
+        let again = fresh(records);
+        admitting.join().unwrap();
+        let word = records.fresh_word(&again, 0, 0).expect("the slot is enabled");
+        // ORDERING: Relaxed; at rest, after the joins.
+        assert!(word.load(Ordering::Relaxed) == 0, "what was written on a new slot is not cleared");
     });
 }
 
 #[test]
-fn loom_an_access_that_finds_a_slot_enabled_finds_its_values() {
+fn loom_memory_that_was_used_on_a_new_slot_is_cleared() {
     explore(3, a_slot_is_admitted);
 }
 
 #[test]
-#[should_panic(expected = "a slot is enabled without its mark")]
-fn loom_a_slot_enabled_before_it_is_prepared_is_caught() {
-    mutation::with(Mutation::SlotIsEnabledBeforePrepare, || explore(3, a_slot_is_admitted));
-}
-
-#[test]
-#[should_panic(expected = "a slot is enabled without its mark")]
+#[should_panic(expected = "is not cleared")]
 fn loom_a_slot_enabled_relaxed_is_caught() {
     mutation::with(Mutation::SlotIsEnabledRelaxed, || explore(3, a_slot_is_admitted));
-}
-
-/// A slot is admitted while the record gets a block. The one it had before is free by then.
-fn a_slot_is_admitted_while_a_block_is_linked() {
-    with_record(|records, record| {
-        let (before, block) = (fresh(records), fresh(records));
-        record.link(before);
-        records.retire(record.unlink().expect("it had a block"), 0);
-        grace::synchronize(Form::Quiet);
-        records.reclaim(|_, _| ());
-        let other = thread::spawn({
-            let record = Arc::clone(record);
-            move || {
-                record.link(block);
-            }
-        });
-        records.admit(0, |early| {
-            let section = grace::enter();
-            if let Some(word) = early.word(&section, record, 0) {
-                // ORDERING: Relaxed; the model is about the word's existence.
-                word.store(MARK, Ordering::Relaxed);
-            }
-        });
-        other.join().unwrap();
-        assert!(record.is_linked());
-    });
-}
-
-#[test]
-fn loom_preparing_a_slot_finds_a_whole_block_or_none() {
-    explore(3, a_slot_is_admitted_while_a_block_is_linked);
-}
-
-#[test]
-#[should_panic(expected = "used after its block was freed")]
-fn loom_preparing_a_slot_without_its_block_is_caught() {
-    mutation::with(Mutation::PrepareMissesTheBlock, || {
-        explore(3, a_slot_is_admitted_while_a_block_is_linked);
-    });
 }
 
 static RECORDS: ChunkPool<Record> = ChunkPool::new(1);
@@ -224,7 +175,7 @@ fn a_record_is_erased(waits: bool) {
     let chunk = RECORDS.take().expect("loom has memory");
     let record = &chunk.cells()[0];
     record.belong_to(records, &chunk);
-    (0..2).for_each(|slot| records.admit(slot, |_| ()));
+    (0..2).for_each(|slot| records.admit(slot));
     record.link(fresh(records));
     // ORDERING: Relaxed; before the other thread.
     record.access(1, 0).expect("it has memory").store(MARK, Ordering::Relaxed);
@@ -266,7 +217,7 @@ fn loom_a_retirement_that_leaves_slots_enabled_is_caught() {
 fn records_of(words: usize) -> &'static Records {
     let records = Records::new(ArenaConfig::new(1), words).expect("a few words on one slot are allowed");
     let records: &'static Records = memgroup_sync::keep(Box::new(records));
-    records.admit(0, |_| ());
+    records.admit(0);
     records
 }
 

@@ -18,7 +18,7 @@ use crate::records::{Fresh, Records};
 fn records() -> &'static Records {
     let config = ArenaConfig::new(2).page(PageSize::of_system()).float_bytes(0);
     let records: &'static Records = Box::leak(Box::new(Records::new(config, 337).expect("it fits a block")));
-    records.admit(0, |_| ());
+    records.admit(0);
     records
 }
 
@@ -53,9 +53,9 @@ fn finds_a_word_on_an_enabled_slot_of_a_linked_record() {
     assert!(!found(&record, 0, 337) && !found(&record, 0, usize::MAX), "beyond the end");
     assert!(!found(&record, 1, 0), "on a slot that is not enabled");
     assert!(!found(&record, 2, 0) && !found(&record, usize::MAX, 0), "on a slot that is not there");
-    records.admit(1, |_| ());
+    records.admit(1);
     assert!(found(&record, 1, 0));
-    records.retire(record.unlink().expect("it had memory"), 0);
+    records.retire(record.unlink().expect("it had memory"));
     assert!(!record.is_linked() && !found(&record, 0, 0) && record.unlink().is_none());
 }
 
@@ -64,7 +64,7 @@ fn finds_the_same_word_with_and_without_a_call() {
     let Ok(source) = crate::SlotSource::cpu_id() else { return };
     let records: &'static Records =
         Box::leak(Box::new(Records::new(ArenaConfig::new(source.slots()), 2).expect("it fits a block")));
-    (0..source.slots()).for_each(|slot| records.admit(slot, |_| ()));
+    (0..source.slots()).for_each(|slot| records.admit(slot));
     let record = records.record();
     assert!(record.fast_access(&source.fast(), 1).is_none(), "without memory");
     record.link(fresh(records, 1));
@@ -74,34 +74,6 @@ fn finds_the_same_word_with_and_without_a_call() {
         let same = record.access(slot, 1).expect("the slot is enabled");
         assert!(core::ptr::eq(&raw const *word, &raw const *same));
     }
-}
-
-#[test]
-fn prepares_a_slot_before_it_is_enabled() {
-    let records = records();
-    let (with, without) = (records.record(), records.record());
-    with.link(fresh(records, 1));
-    records.admit(1, |early| {
-        let section = grace::enter();
-        assert!(with.word(&section, 1, 3).is_none(), "no other thread reaches it yet");
-        // ORDERING: Relaxed; one thread, or after the join.
-        early.word(&section, &with, 3).expect("it has memory").store(8, Ordering::Relaxed);
-        assert!(early.word(&section, &with, 337).is_none() && early.word(&section, &without, 0).is_none());
-    });
-    // ORDERING: Relaxed; one thread, or after the join.
-    assert_eq!(with.access(1, 3).map(|word| word.load(Ordering::Relaxed)), Some(8));
-    records.admit(1, |_| panic!("a slot is prepared once"));
-}
-
-#[test]
-#[should_panic(expected = "the record is one of other records: their slot 1 is not admitted here")]
-fn a_slot_that_is_prepared_shows_no_words_of_other_records() {
-    let (these, others) = (records(), records());
-    let record = others.record();
-    record.link(fresh(others, 1));
-    these.admit(1, |early| {
-        early.word(&grace::enter(), &record, 0);
-    });
 }
 
 #[test]
@@ -131,7 +103,7 @@ mod a_block_of_other_records {
         let records_of_its_own = records();
         let record = records_of_its_own.record();
         record.link(fresh(records_of_its_own, 1));
-        records().retire(record.unlink().expect("it had memory"), 0);
+        records().retire(record.unlink().expect("it had memory"));
     }
 
     #[test]
@@ -176,22 +148,19 @@ fn a_retired_block_is_freed_once_after_a_grace_period() {
     set(&record, 5);
     let old = record.link(fresh(records, 1)).expect("it had memory");
     assert_eq!(value(&record), Some(0));
-    records.retire(old, 77);
+    let word = records.unlinked_word(&old, 0, 3).expect("the slot is enabled");
+    // ORDERING: Relaxed; one thread, or after the join.
+    assert_eq!(word.load(Ordering::Relaxed), 5, "its owner may move the values");
+    records.retire(old);
     assert_eq!(records.limbo_bytes(), 337 * 8);
     // It counts as it was retired, on one slot.
-    records.admit(1, |_| ());
+    records.admit(1);
     assert_eq!(records.limbo_bytes(), 337 * 8);
     grace::synchronize(Form::Expedited);
-    let mut looks = Vec::new();
-    let reclaimed = records.reclaim(|old, tag| {
-        let word = records.unlinked_word(old, 0, 3).expect("the slot is enabled");
-        // ORDERING: Relaxed; one thread, or after the join.
-        looks.push((word.load(Ordering::Relaxed), tag));
-    });
-    assert_eq!(looks, [(5, 77)]);
+    let reclaimed = records.reclaim();
     assert_eq!((reclaimed.blocks, reclaimed.bytes, records.limbo_bytes()), (1, 337 * 8, 0));
     assert_eq!(records.arena().stats().live_bytes, 2 * 337 * 8, "the record's own block is left");
-    assert_eq!(records.reclaim(|_, _| unreachable!()).blocks, 0);
+    assert_eq!(records.reclaim().blocks, 0);
 }
 
 #[test]
@@ -214,9 +183,9 @@ fn a_reader_that_stalls_keeps_its_memory_and_nothing_else() {
         let held = is_inside.recv().expect("the reader sends it");
         for turn in 0..20 {
             let old = record.link(fresh(records, 1)).expect("it had memory");
-            records.retire(old, turn.into());
+            records.retire(old);
             assert!(grace::synchronize_until(Form::Expedited, Instant::now()).is_err(), "it stalls");
-            assert_eq!(records.reclaim(|_, _| ()).blocks, 0);
+            assert_eq!(records.reclaim().blocks, 0);
             let section = grace::enter();
             let word = record.word(&section, 0, 3).expect("it has memory");
             assert_ne!(core::ptr::from_ref(word).addr(), held, "the memory is not used again");
@@ -226,7 +195,7 @@ fn a_reader_that_stalls_keeps_its_memory_and_nothing_else() {
         assert_eq!(records.limbo_bytes(), 20 * 337 * 8);
         go_on.send(()).expect("the reader waits for it");
         grace::synchronize(Form::Expedited);
-        assert_eq!(records.reclaim(|_, _| ()).blocks, 20);
+        assert_eq!(records.reclaim().blocks, 20);
     });
     assert_eq!((records.limbo_bytes(), value(&record)), (0, Some(19)));
     assert_eq!(records.arena().stats().live_bytes, 337 * 8);
@@ -242,12 +211,12 @@ fn sparse(records: &'static Records) -> Vec<Option<Record>> {
             Some(record)
         })
         .collect();
-    for (owner, place) in all.iter_mut().enumerate().filter(|(owner, _)| owner % 11 != 0) {
+    for (_, place) in all.iter_mut().enumerate().filter(|(owner, _)| owner % 11 != 0) {
         let record = place.take().expect("it is there");
-        records.retire(record.unlink().expect("it had memory"), owner as u128);
+        records.retire(record.unlink().expect("it had memory"));
     }
     grace::synchronize(Form::Expedited);
-    records.reclaim(|_, _| ());
+    records.reclaim();
     all
 }
 
@@ -261,13 +230,13 @@ fn a_move_belongs_to_its_owners_record_until_it_is_unlinked() {
     assert!(relocation.is_current(record));
     let another = all[(owner as usize + 11) % 495].as_ref().expect("every eleventh is there");
     assert!(!relocation.is_current(another));
-    records.retire(record.unlink().expect("it had memory"), 0);
+    records.retire(record.unlink().expect("it had memory"));
     assert!(!relocation.is_current(record), "it has no block");
     record.link(fresh(records, owner));
     assert!(!relocation.is_current(record), "it has another block");
     records.discard(relocation.into_target());
     grace::synchronize(Form::Expedited);
-    assert_eq!(records.reclaim(|_, _| ()).blocks, 1);
+    assert_eq!(records.reclaim().blocks, 1);
     records.arena().check();
     assert_eq!(records.arena().stats().live_bytes, 46 * 337 * 8, "nothing is left behind");
 }
@@ -304,11 +273,11 @@ fn discards_the_target_of_a_record_that_is_gone() {
         let owner = relocation.owner() as usize;
         for record in all.iter_mut().enumerate().filter(|(place, _)| all_go || *place == owner) {
             if let Some(record) = record.1.take() {
-                records.retire(record.unlink().expect("it had memory"), 0);
+                records.retire(record.unlink().expect("it had memory"));
             }
         }
         grace::synchronize(Form::Expedited);
-        records.reclaim(|_, _| ());
+        records.reclaim();
         records.discard(relocation.into_target());
         records.arena().check();
         let left = all.iter().flatten().count() as u64;
@@ -387,7 +356,7 @@ fn an_access_beside_the_beginning_of_a_record_finds_nothing() {
                 // ORDERING: Relaxed, twice; hints of where to look.
                 while !is_over.load(Ordering::Relaxed) {
                     let record = &cells[at.load(Ordering::Relaxed)];
-                    assert!((0..16).all(|_| record.access_first(0).is_none()));
+                    assert!((0..16).all(|_| record.access(0, 0).is_none()));
                 }
             });
             for (number, record) in cells.iter().enumerate() {

@@ -16,8 +16,7 @@
 //! - I3. A record with `owner` 0 has `brief`, `word` and `nested` 0.
 //! - I4. Records live for ever (see `registry`), so a section refers to its own by a plain reference.
 //! - I5. A brief section begins where `brief` is 0 and ends by storing 0 there. It shares nothing with the sections around it, so
-//!   its end reads nothing. One that is extended is in `word` before it leaves `brief`, and a scan
-//!   reads them in that order too.
+//!   its end reads nothing.
 //! - E1. leave → scan: Release → Acquire on `word`. Loom: `loom_a_reader_never_sees_memory_that_is_used_again`.
 //! - E2. give back → claim: Release → Acquire on `owner`. Loom: `loom_a_record_that_changes_hands_is_one_threads_at_a_time`.
 
@@ -138,26 +137,6 @@ impl Reader {
     pub(super) fn end_brief(&self) {
         interleave::point();
         leave(&self.brief);
-    }
-
-    /// The brief section becomes one that [`end`](Self::end) ends, of the same epoch or an older one.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn extend_brief(&self) {
-        if active(Mutation::ExtendLeavesFirst) {
-            leave(&self.brief);
-        }
-        // ORDERING: Relaxed, both; the owner reads its own words (I1).
-        let (word, brief) = (self.word.load(Ordering::Relaxed), self.brief.load(Ordering::Relaxed));
-        if word != 0 {
-            self.begin_nested();
-        }
-        let older = if active(Mutation::ExtendTakesNewEpoch) { epoch::now() } else { brief };
-        if word == 0 || older < word {
-            // ORDERING: Release; as in `enter_by_store`. The section stays visible meanwhile, in `brief`.
-            self.word.store(older, Ordering::Release);
-        }
-        self.end_brief();
     }
 
     #[cold]

@@ -1,6 +1,6 @@
 //! A writer's scan of a record: may a section that was begun before an epoch still be in force on it?
 //!
-//! - I1. The proof is read before the words, and `brief` before `word` (`reader` I5).
+//! - I1. The proof is read before the words.
 //! - B1. A scan errs on one side only: it may report a section that is over by now.
 
 use super::epoch::Epoch;
@@ -32,10 +32,7 @@ impl Reader {
             Evidence::Loads | Evidence::Exchanges => true,
         };
         interleave::point();
-        // `brief` first, because a section may go from there to `word` (I5).
-        let mut words = [&self.brief, &self.word];
-        words.rotate_left(usize::from(active(Mutation::ScanReadsWordFirst)));
-        let words = words.map(|word| read(word, evidence));
+        let words = [&self.brief, &self.word].map(|word| read(word, evidence));
         match words.into_iter().find(|&word| word != 0 && word < target.0) {
             Some(word) => Found::Section(word),
             // Also if a word is of a newer section: an older brief one, entered by a store, may have become visible

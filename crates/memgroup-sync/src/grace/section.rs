@@ -30,21 +30,12 @@ pub struct Section {
 /// A section that begins and ends with a store each, for a few instructions on a fast path.
 ///
 /// It belongs to the thread that began it, and there is one at a time. Ordinary sections may begin and end while it lasts, and the
-/// other way round. [`extend`](Self::extend) it where it may last longer.
+/// other way round.
 #[derive(Debug)]
 #[must_use = "a section is over when it is dropped"]
 pub struct BriefSection {
     reader: &'static Reader,
     on_this_thread: PhantomData<*const ()>,
-}
-
-impl BriefSection {
-    /// Turns it into an ordinary section, without a gap in its protection.
-    pub fn extend(self) -> Section {
-        let reader = core::mem::ManuallyDrop::new(self).reader;
-        reader.extend_brief();
-        Section { reader, on_this_thread: PhantomData }
-    }
 }
 
 impl Drop for BriefSection {

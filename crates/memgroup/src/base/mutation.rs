@@ -46,10 +46,14 @@ memgroup_sync::mutations! {
     MarkGoesWithoutALook,
     /// Removal leaves the stocks of the group open.
     RemovalLeavesStocksOpen,
-    /// A record moves while its stocks are open.
-    MoveLeavesStocksOpen,
-    /// A record moves without waiting for batches in flight.
-    MoveIgnoresPending,
+    /// A removal retires stocks without waiting for threads between them and the counters.
+    RetireIgnoresPending,
+    /// A call that changed a stock word relies on it later without another look at its node.
+    LateCallTrustsItsWord,
+    /// The budget's clock takes a cap that it saw by a store.
+    ClockTakesTheCapBlindly,
+    /// The words of a node that is made anew are left as an earlier node's late calls left them.
+    NewNodeKeepsTheWords,
     /// Statistics are copied out of the record that is left behind, and not buried there.
     FoldLeavesCountsLive,
     /// Counts that move to a new record are not marked there.
@@ -84,8 +88,6 @@ memgroup_sync::mutations! {
     FlushLeavesReleases,
     /// Values are written without the sequence that tells readers.
     CopyIsNotOfOneMoment,
-    /// Attempts found in a record that was left behind are counted for the group that has the node now.
-    LastLookIgnoresGeneration,
     /// A marking thread looks at the marks above before its own mark can be seen.
     MarkWithoutFence,
     /// A marking thread leaves the marks above to the thread that marked there before.

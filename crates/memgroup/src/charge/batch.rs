@@ -12,7 +12,6 @@ use crate::charge::slow::{Ask, charge_slow_path};
 use crate::charge::{evict, refill};
 use crate::control::{aftermath, fault_injection, high};
 use crate::counter::chain::{self, Climb, Until};
-use crate::lifecycle::residence;
 use crate::state::counter::{Purpose, Verdict};
 use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;
@@ -34,7 +33,7 @@ enum Purchase {
     Declined,
 }
 
-/// Charges `bytes` on `slot`, which the fast path did not try: from the stock, made if need be, else on the slow path.
+/// Charges `bytes` on `slot`, which the fast path did not try: from the stock, else on the slow path.
 pub(crate) fn charge_in_slot(
     node: &'static Node,
     slot: usize,
@@ -44,12 +43,11 @@ pub(crate) fn charge_in_slot(
     if bytes == 0 {
         return charge_nothing(node);
     }
-    if node.stocks(bytes) {
-        let made = || if residence::make_word(node, slot) { Stock::enter(node, slot) } else { None };
-        if let Some(stock) = Stock::enter(node, slot).or_else(made) {
-            let found = stock.attempt(bytes);
-            return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, means) };
-        }
+    if node.stocks(bytes)
+        && let Some(stock) = Stock::of(node, slot)
+    {
+        let found = stock.attempt(bytes);
+        return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, means) };
     }
     node.count_exact();
     if means.poll != Poll::Again {
@@ -132,7 +130,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
     if !node.stocks(bytes) {
         return Purchase::Declined;
     }
-    let Some(stock) = Stock::enter(node, slot) else {
+    let Some(stock) = Stock::of(node, slot) else {
         return Purchase::Declined;
     };
     loop {
@@ -140,7 +138,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
             return Purchase::Served;
         }
         let word = stock.look();
-        if word.is_closed() || word.is_pending() {
+        if word.is_pending() {
             return Purchase::Declined;
         }
         interleave::point();

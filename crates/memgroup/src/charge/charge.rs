@@ -207,7 +207,7 @@ impl Charge {
             node.pin();
             return Ok(());
         }
-        let stock = node.stocks(bytes).then(|| Stock::enter(node, node.shared().source.current())).flatten();
+        let stock = node.stocks(bytes).then(|| Stock::of(node, node.shared().source.current())).flatten();
         if stock.is_some_and(|stock| stock.spend(bytes)) {
             count(node, memory::CHARGES, 1);
             return Ok(());

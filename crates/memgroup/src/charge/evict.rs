@@ -4,6 +4,7 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
 use crate::base::id::NodeId;
+use crate::base::mutation::{self, Mutation};
 use crate::control::aftermath;
 use crate::counter::share::{self, GrantsLeft};
 use crate::state::stats::builtin::memory;
@@ -83,15 +84,16 @@ fn evict_idle(asking: &'static Node, slot: usize, wanted: u64, below: Option<&'s
 
 /// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.
 pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
-    let Some(stock) = Stock::enter(node, slot) else { return 0 };
+    let Some(stock) = Stock::of(node, slot) else { return 0 };
     let shared = node.shared();
     let word = stock.look();
-    if word.cap() == 0 || word.is_pending() || word.is_closed() {
+    if word.cap() == 0 || word.is_pending() {
         return 0;
     }
     let spared = word.is_open() && word.is_used();
     // One attempt: a word that moves is not idle.
-    if !stock.change(word, if spared { word.rested().with_pending() } else { word.retired() }) {
+    let next = if spared { word.rested().with_pending() } else { word.retired() };
+    if !stock.change(word, next) && !mutation::active(Mutation::ClockTakesTheCapBlindly) {
         return 0;
     }
     // The node cannot be released under us: the grant of the stock holds off removal's last look.

@@ -2,9 +2,10 @@
 //!
 //! Nothing is called on the way to the atomic addition. A value that lives across a call is pushed onto the stack when the function
 //! begins. An atomic addition waits for every store before it. Nor is anything loaded after it: a load waits for the
-//! addition in its turn. That is why the read section is a brief one, which ends without a look.
+//! addition in its turn. There is no read section: the word never moves, and the caller holds the group by its handle or by the bytes
+//! that it returns (`stock::Stock` has the exceptions).
 
-use memgroup_percpu::FastAccess;
+use memgroup_sync::atomic::AtomicU64;
 
 use crate::base::effort::Means;
 use crate::charge::{batch, refill};
@@ -29,8 +30,6 @@ impl Node {
         {
             found = stock.attempt(bytes);
             if found.serves(bytes) {
-                // Before the result is made: the optimiser then sees it through.
-                drop(stock);
                 return Ok(());
             }
             (slot, tried) = (stock.slot, Some(stock.word));
@@ -46,11 +45,11 @@ impl Node {
         bytes: u64,
         means: Means,
         slot: usize,
-        tried: Option<FastAccess>,
+        tried: Option<&'static AtomicU64>,
         found: Word,
     ) -> Result<(), ChargeError> {
-        match tried {
-            Some(word) => batch::charge_miss(Stock { node: self, slot, word }.extend(), bytes, found, means),
+        match tried.and_then(|word| Stock::touched(self, slot, word).enter()) {
+            Some(stock) => batch::charge_miss(stock, bytes, found, means),
             None => batch::charge_in_slot(self, self.shared().source.current(), bytes, means),
         }
     }
@@ -73,9 +72,13 @@ impl Node {
     /// The part of an uncharge that is not a hit, in one function as `charge_slowly`. With a word, the bytes lie in it.
     #[cold]
     #[inline(never)]
-    fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<FastAccess>) {
+    pub(crate) fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<&'static AtomicU64>) {
         match put {
-            Some(word) => refill::uncharge_miss(Stock { node: self, slot, word }.extend(), bytes),
+            // Where the node was given back, another thread has taken the bytes back to the counters before.
+            Some(word) => {
+                let stock = Stock::touched(self, slot, word).enter();
+                stock.into_iter().for_each(|stock| refill::uncharge_miss(stock, bytes));
+            }
             None => refill::uncharge_in_slot(self, self.shared().source.current(), bytes),
         }
     }

@@ -24,6 +24,7 @@ use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
+mod late;
 mod overflow;
 mod removal;
 
@@ -62,7 +63,8 @@ pub(crate) fn charge_counters(node: &'static Node, bytes: u64, verdict: Verdict)
 pub(crate) fn obtain(config: Config) -> &'static Shared {
     let shared = Shared::obtain(config.checked().unwrap()).unwrap();
     for slot in 0..shared.source.slots() {
-        memory::all(shared).for_each(|records| records.admit(slot, |_| ()));
+        shared.stocks.note(slot);
+        memory::all(shared).for_each(|records| records.admit(slot));
     }
     memory::all(shared).for_each(warm);
     shared
@@ -127,7 +129,7 @@ pub(crate) fn drain_all(node: &'static Node) -> u64 {
 
 /// The stock word of a slot at rest.
 fn word_at_rest(node: &'static Node, slot: usize) -> Option<Word> {
-    Stock::enter(node, slot).map(|stock| stock.look())
+    Stock::of(node, slot).map(|stock| stock.look())
 }
 
 /// At rest: the reserved part of the budget is the sum of the stocks' caps.

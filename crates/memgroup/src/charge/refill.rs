@@ -11,7 +11,6 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::evict;
 use crate::control::aftermath;
 use crate::counter::chain;
-use crate::lifecycle::residence;
 use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;
 use crate::stats::update::count;
@@ -30,14 +29,13 @@ pub(crate) fn uncharge_miss(stock: Stock, bytes: u64) {
 
 /// Uncharges `bytes` on `slot`, which the fast path did not try.
 pub(crate) fn uncharge_in_slot(node: &'static Node, slot: usize, bytes: u64) {
-    if node.stocks(bytes) {
-        let admitted = || if residence::admit(node, slot) { Stock::enter(node, slot) } else { None };
-        if let Some(stock) = Stock::enter(node, slot).or_else(admitted) {
-            if !stock.put(bytes).takes(bytes) {
-                uncharge_miss(stock, bytes);
-            }
-            return;
+    if node.stocks(bytes)
+        && let Some(stock) = Stock::of(node, slot)
+    {
+        if !stock.put(bytes).takes(bytes) {
+            uncharge_miss(stock, bytes);
         }
+        return;
     }
     if bytes == 0 {
         drop(Group::adopted(node));
@@ -65,8 +63,8 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
         if word.bytes() <= room as i64 {
             return 0;
         }
-        let takes_own = !word.is_open() || word.is_closed() || word.is_pending();
-        if takes_own && (word.is_closed() || word.is_pending() || grant::is_barred(node)) {
+        let takes_own = !word.is_open() || word.is_pending();
+        if takes_own && (word.is_pending() || grant::is_barred(node)) {
             return withdraw(stock, bytes);
         }
         // In hand: the group is held by them. Beside the caller's own no more than the grant has room for: others may be above the cap too, and

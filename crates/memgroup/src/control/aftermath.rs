@@ -140,7 +140,7 @@ pub(crate) fn drain(node: &'static Node) -> Drained {
     drained(drain::empty(node))
 }
 
-/// Empties the group's own stocks for good: none is opened again, or none in this record. The caller holds the tree lock.
+/// Empties the group's own stocks and gives their caps back: for good, where each level's word bars new ones. The caller holds the tree lock.
 pub(crate) fn retire(node: &'static Node) {
     drained(drain::retire(node));
     if held_back::retire(node) > 0 && !mutation::active(Mutation::RetireServesNoWaiter) {

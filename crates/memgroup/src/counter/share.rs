@@ -398,8 +398,43 @@ pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading)
 
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
-    use crate::counter::share;
+    use crate::counter::share::{self, Terms, WEIGHT_UNIT};
     use crate::{Config, Hierarchy};
+
+    #[test]
+    fn a_share_and_a_min_are_within_themselves() {
+        let terms = |min| Terms { of: 1000, slope: WEIGHT_UNIT, sum: 10 * WEIGHT_UNIT, min };
+        for (min, most) in [(0, 100), (99, 100), (300, 300)] {
+            assert_eq!(terms(min).even(), most);
+            assert!(!terms(min).is_beyond_even(most) && terms(min).is_beyond_even(most + 1), "min {min}");
+        }
+    }
+
+    /// Without a share or a `min` there is nothing to be within, also for a group without a byte.
+    #[test]
+    fn a_full_level_is_the_excess_of_a_group_without_bytes() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(1000).unwrap();
+        let (large, empty) = (parent.create("large").unwrap(), parent.create("empty").unwrap());
+        let _held = large.charge_forced(1000).unwrap();
+        let excess = share::own_excess(empty.node()).expect("the parent is full");
+        assert!(std::ptr::eq(excess.node, parent.node()));
+        empty.set_min(100).unwrap();
+        assert!(share::own_excess(empty.node()).is_none(), "the parent is full of the other's bytes");
+    }
+
+    #[test]
+    fn a_recount_tells_whether_it_found_fewer_bytes() {
+        let hierarchy = Hierarchy::new(Config::new()).unwrap();
+        let parent = hierarchy.create("/parent").unwrap();
+        parent.set_max(1000).unwrap();
+        parent.set_share(Some(8)).unwrap();
+        let node = parent.node();
+        assert!(!share::recount_own(node), "nothing was known, and nothing is there");
+        share::count_own(node, 300);
+        assert!(share::recount_own(node) && !share::recount_own(node), "the 300 bytes are not there");
+    }
 
     /// Siblings may give bytes back after the decision and before the refusal is put into words.
     #[test]

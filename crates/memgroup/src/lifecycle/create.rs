@@ -8,9 +8,8 @@ use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::control::release::{POOL, POOLED_MOST};
 use crate::control::{fault_injection, held_back, share};
-use crate::lifecycle::{maintenance, residence};
+use crate::lifecycle::{maintenance, memory};
 use crate::state::config::{Config, ConfigError};
-use crate::stock::drain;
 use crate::tree::handle::Group;
 use crate::tree::name;
 use crate::tree::node::Node;
@@ -67,24 +66,15 @@ impl Shared {
         let mut tree = shared.tree.lock();
         // Before the root is online: a hierarchy in the pool has no group, so a retirement that
         // comes late finds nothing to remove there.
-        if let Err(refused) = shared.make_root(&tree) {
+        if !shared.make_place(&tree, ROOT) {
             shared.let_go_one();
             POOL.lock().unwrap_or_else(PoisonError::into_inner).push(shared);
-            return Err(refused);
+            return Err(ConfigError::no_nodes());
         }
         tree.begin_root();
         begin(shared.root(), None, TOP, 0);
         drop(tree);
         Ok(shared)
-    }
-
-    /// Makes the root's node and its record. On an error nothing is left to undo: a node without a
-    /// group is used again with its hierarchy.
-    fn make_root(&'static self, tree: &Tree) -> Result<(), ConfigError> {
-        if !self.make_place(tree, ROOT) {
-            return Err(ConfigError::no_nodes());
-        }
-        Ok(residence::alloc_record(self.root())?)
     }
 
     /// Makes a child of `parent`, with one handle on it.
@@ -148,9 +138,8 @@ impl Shared {
         name: &str,
     ) -> Result<&'static Node, GroupError> {
         let id = tree.create(parent, name)?;
-        let has_node = self.make_place(tree, id);
-        if !has_node || residence::alloc_record(self.made(id)).is_err() {
-            let (path, bytes) = (tree.path(id), self.memory.stock_bytes() + size_of::<Node>() as u64);
+        if !self.make_place(tree, id) {
+            let (path, bytes) = (tree.path(id), memory::stock_bytes(self) + size_of::<Node>() as u64);
             tree.retire(id);
             tree.release(id);
             return Err(GroupError::OutOfMemory { path, bytes });
@@ -182,7 +171,6 @@ pub(crate) fn split(path: &str) -> Result<(&str, &str), GroupError> {
 
 /// The node becomes a new group. The caller holds the tree lock and the node is free.
 fn begin(node: &'static Node, up: Option<&'static Node>, parent: NodeId, depth: u32) {
-    drain::forget_attempts(node);
     node.adopt(up, parent, depth);
     node.entries().for_each(|entry| entry.store().prepare(entry));
 }

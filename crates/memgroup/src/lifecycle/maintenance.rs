@@ -22,13 +22,14 @@
 use core::time::Duration;
 use std::time::Instant;
 
+use memgroup_percpu::Arena;
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicBool, Ordering};
 use memgroup_sync::grace::{self, Form, Pending};
 
 use crate::control::release;
 use crate::lifecycle::pace::Pace;
-use crate::lifecycle::{memory, records, residence};
+use crate::lifecycle::{memory, records};
 use crate::state::stats::store::StatStore;
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
@@ -202,7 +203,8 @@ fn reclaimable(tree: &Tree) -> u64 {
 
 /// Bytes of those groups. Removed groups that are not free keep their nodes.
 fn reclaimable_bytes(shared: &'static Shared, tree: &Tree) -> u64 {
-    reclaimable(tree) * memory::group_bytes(shared) + (tree.kept() * size_of::<Node>()) as u64
+    let kept = memory::stock_bytes(shared) + size_of::<Node>() as u64;
+    reclaimable(tree) * memory::record_bytes(shared) + tree.kept() as u64 * kept
 }
 
 /// Whether a removal should do a step.
@@ -320,7 +322,7 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
         free_limbo(shared, &mut done, wait);
         return_pages(shared, Instant::now(), true, &Pace::whole(), &mut done);
         if is_crowded {
-            memory::all(shared).for_each(|records| records.arena().unmap_empty());
+            memory::arenas(shared).for_each(Arena::unmap_empty);
             // The address space that was set aside for the next groups went with it.
             let _tree = shared.tree.lock();
             shared.statistics.stores().for_each(StatStore::provide);
@@ -343,14 +345,14 @@ pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained 
     let wait = || grace::synchronize(options.form);
     records::free_kept(shared, u64::MAX, &pace, &mut done);
     records::demote_removed(shared, u64::MAX, &pace, &mut done);
-    let cold = records::demote_idle(shared, now, &mut done);
+    records::demote_idle(shared, now, &mut done);
     free_limbo(shared, &mut done, wait);
     if shared.config.relocate() && options.move_bytes_max > 0 {
         records::relocate(shared, options.move_bytes_max, &pace, &mut done);
         free_limbo(shared, &mut done, wait);
     }
     return_pages(shared, now, options.all, &pace, &mut done);
-    provide(shared, cold);
+    provide(shared);
     end_pass(shared, before, false, &mut done);
     if options.all {
         // Names and tables of groups are on the heap, between blocks that stay.
@@ -359,12 +361,8 @@ pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained 
     done
 }
 
-/// Sets address space aside for the groups without records, so that their next charges and additions never wait for it.
-fn provide(shared: &'static Shared, cold: u64) {
-    if shared.config.demote_after().is_some() {
-        // Where the system refuses, their charges stay exact, and the next pass asks again.
-        let _ = shared.memory.stocks.provide(cold);
-    }
+/// Sets address space aside for the groups without records, so that their next additions never wait for it.
+fn provide(shared: &'static Shared) {
     let _tree = shared.tree.lock();
     shared.statistics.stores().for_each(StatStore::provide);
 }
@@ -372,14 +370,12 @@ fn provide(shared: &'static Shared, cold: u64) {
 /// Bytes that wait for a grace period.
 fn limbo_bytes(shared: &'static Shared) -> u64 {
     let of_stores = shared.statistics.stores().map(StatStore::limbo_bytes).sum::<u64>();
-    shared.memory.stocks.limbo_bytes() + of_stores + shared.limbo_bytes()
+    of_stores + shared.limbo_bytes()
 }
 
 /// Frees the memory that waits for a grace period, after `wait`.
 fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn()) {
-    let has_limbo = shared.memory.stocks.limbo_records() > 0
-        || shared.has_limbo()
-        || shared.statistics.stores().any(StatStore::has_limbo);
+    let has_limbo = shared.has_limbo() || shared.statistics.stores().any(StatStore::has_limbo);
     if has_limbo {
         let began = Instant::now();
         wait();
@@ -391,8 +387,6 @@ fn free_limbo(shared: &'static Shared, done: &mut Maintained, wait: impl Fn()) {
 /// Frees the memory for which the grace period is over.
 fn free_ripe(shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
     let most = pace.at_once(8, usize::MAX);
-    let last_look = |old: &_, tag| residence::last_look(shared, old, tag);
-    while pace.goes_on() && pace.counts(shared.memory.stocks.reclaim_some(most, last_look).blocks == most) {}
     for store in shared.statistics.stores() {
         while pace.goes_on() && pace.counts(store.reclaim(most)) {}
     }
@@ -408,7 +402,7 @@ fn free_ripe(shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
 
 /// Returns pages without live records to the system.
 fn return_pages(shared: &'static Shared, now: Instant, all: bool, pace: &Pace, done: &mut Maintained) {
-    for arena in memory::all(shared).map(|records| records.arena()) {
+    for arena in memory::arenas(shared) {
         while pace.goes_on() {
             let most = pace.at_once(16, PAGES_HELD_MAX as usize);
             let returned = if all { arena.depopulate_now(most) } else { arena.depopulate(now, most) };

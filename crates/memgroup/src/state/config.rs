@@ -79,7 +79,7 @@ pub(crate) struct Shape {
     /// Places that nodes can be made for: at least [`Config::groups_bound`], and whole chunks.
     pub(crate) places: u32,
     pub(crate) separate_trees: bool,
-    page_size: PageSize,
+    pub(crate) page_size: PageSize,
     /// As in [`Config`].
     #[cfg(memgroup_loom)]
     builtin: &'static [Subsystem],

@@ -6,7 +6,6 @@ pub(crate) mod counter;
 pub(crate) mod debt;
 pub(crate) mod event_counts;
 pub(crate) mod high;
-pub(crate) mod memory;
 pub(crate) mod peak;
 pub(crate) mod settings;
 pub(crate) mod stalls;

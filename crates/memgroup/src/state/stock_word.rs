@@ -1,8 +1,8 @@
 //! The stock word: the prepaid bytes of one group in one slot, and the state of that stock.
 //!
 //! ```text
-//!   63 ............ 27   26 .. 21   20     19       18        17       16     15     14 ..... 0
-//!   bytes, signed        cap        OPEN   CLOSED   PENDING   LISTED   USED   FULL   attempts
+//!   63 ............ 26   25 .. 20   19     18        17       16     15     14 ..... 0
+//!   bytes, signed        cap        OPEN   PENDING   LISTED   USED   FULL   attempts
 //! ```
 //!
 //! - bytes: charged to the counters already, spent by `consume`, put back by `refill`. Both are one `fetch_add` that looks
@@ -10,8 +10,8 @@
 //!   may be below zero, or above the cap, while such a call is under way. They are the topmost field, where a borrow or a
 //!   carry falls off.
 //! - cap: the power of two up to which bytes may stay; that much is reserved in the slot's budget. 0: nothing reserved.
-//! - OPEN: the stock may hold bytes up to its cap, and each level has granted it that (`stock::grant`). A word of zeros is not open.
-//! - CLOSED: no stock for ever; the record of this word is about to be left behind.
+//! - OPEN: the stock may hold bytes up to its cap, and each level has granted it that (`stock::grant`). A word of zeros, on a page that
+//!   the system has just backed, is not open.
 //! - PENDING: one thread is between this word and the counters, with bytes that are in neither. One at a time. Only this thread opens
 //!   the stock, and no other changes OPEN or the cap meanwhile.
 //! - LISTED: the next flush of the statistics comes by for the attempts (`listed`). A consume that finds it missing sees to that.
@@ -32,15 +32,14 @@ const ATTEMPTS: u64 = (1 << 16) - 1;
 const USED: u64 = 1 << 16;
 const LISTED: u64 = 1 << 17;
 const PENDING: u64 = 1 << 18;
-const CLOSED: u64 = 1 << 19;
-const OPEN: u64 = 1 << 20;
-const CAP_SHIFT: u32 = 21;
+const OPEN: u64 = 1 << 19;
+const CAP_SHIFT: u32 = 20;
 /// Six bits, as many as the processor reads of a shift's count, so that the exponent needs no mask of its own.
 const CAP: u64 = 0x3f << CAP_SHIFT;
-const BYTES_SHIFT: u32 = 27;
+const BYTES_SHIFT: u32 = 26;
 
 /// The largest cap a word can hold, 8 MiB. A charge that a stock serves is at most half of it. So bytes have room for
-/// 16,384 calls under way in one slot before they could overflow.
+/// 32,768 calls under way in one slot before they could overflow.
 pub(crate) const LARGEST_CAP: u64 = 8 << 20;
 
 /// The number that a consume adds to the word.
@@ -78,11 +77,6 @@ impl Word {
     /// Whether the stock may hold bytes.
     pub(crate) fn is_open(self) -> bool {
         self.0 & OPEN != 0
-    }
-
-    /// Whether it is never opened again.
-    pub(crate) fn is_closed(self) -> bool {
-        self.0 & CLOSED != 0
     }
 
     /// Bytes that may stay in the stock now.
@@ -195,9 +189,9 @@ impl Word {
         fits.then(|| Word(self.0 & !PENDING).with_bytes(after))
     }
 
-    /// The caller has a grant for the cap. `None` if the stock is never opened again.
-    pub(crate) fn opened(self, cap: u64) -> Option<Word> {
-        (!self.is_closed()).then(|| Word(self.0 | OPEN).capped(cap))
+    /// The caller has a grant for the cap.
+    pub(crate) fn opened(self, cap: u64) -> Word {
+        Word(self.0 | OPEN).capped(cap)
     }
 
     /// The stocked bytes and the grant leave. The attempts stay, because a flush takes them. So do the marks, the cap, which is still
@@ -209,11 +203,6 @@ impl Word {
     /// Drained, and its cap given up too.
     pub(crate) fn retired(self) -> Word {
         self.drained().capped(0)
-    }
-
-    /// Never opened again.
-    pub(crate) fn closed(self) -> Word {
-        Word(self.0 | CLOSED)
     }
 }
 
@@ -290,7 +279,7 @@ mod tests {
             word = refill(consume(word, 8), 8);
         }
         assert_eq!((word.attempts(), word.bytes(), word.cap()), (ATTEMPTS, 8, 8));
-        assert!(!word.is_pending() && !word.is_closed());
+        assert!(!word.is_pending());
     }
 
     #[test]
@@ -309,8 +298,7 @@ mod tests {
         assert_eq!((overfull.drained().stocked(), overfull.drained().retired().bytes()), (0, 12));
         let owing = stock(-50, 128);
         assert_eq!((owing.prepaid(), owing.drained().bytes(), owing.retired().bytes()), (0, -50, -50));
-        assert_eq!(drained.opened(8), Some(stock(0, 8)));
-        assert_eq!(drained.closed().opened(8), None);
+        assert_eq!(drained.opened(8), stock(0, 8));
     }
 
     #[test]
@@ -319,7 +307,7 @@ mod tests {
         assert_eq!(word.settled(4).unwrap().bytes(), 8);
         assert_eq!(word.settled(5), None);
         assert_eq!(word.drained().settled(1), None);
-        assert_eq!(word.opened(16).unwrap().settled(5).unwrap().bytes(), 9);
+        assert_eq!(word.opened(16).settled(5).unwrap().bytes(), 9);
         assert!(!word.drained().settled(0).unwrap().is_pending());
         assert_eq!(stock(-3, 8).with_pending().settled(8).unwrap().bytes(), 5);
     }

@@ -67,6 +67,11 @@ impl FlushGuard {
         core::ptr::eq(self.updates, entry.store().updates)
     }
 
+    /// The hierarchy.
+    pub(crate) fn shared(&self) -> &'static Shared {
+        self.releases.shared
+    }
+
     /// Adds a store to those that are flushed in this turn.
     pub(crate) fn join(&mut self, store: &'static StatStore) {
         self.state.join(store);
@@ -309,8 +314,8 @@ fn take_rows(
             take_words(words, deltas);
         }
         // After the misses, as the charges are counted. So a thread that stays on its slot shows no miss before its charge.
-        if has_charges && let Some(charges) = lookup.find(node, || listed::harvest(node, section, row)) {
-            deltas[memory::CHARGES.index()] += charges as i64;
+        if has_charges {
+            deltas[memory::CHARGES.index()] += listed::harvest(node, row).unwrap_or(0) as i64;
         }
     }
     if has_misses && takes_misses_last {

@@ -25,7 +25,7 @@ pub(crate) fn move_to(entry: &'static StatEntry, fresh: Fresh, turn: &FlushGuard
     debug_assert!(turn.is_of(entry));
     if let Some(old) = entry.record.link(fresh) {
         bring_over(entry, &old, |slot| slot);
-        entry.store().records.retire(old, 0);
+        entry.store().records.retire(old);
     }
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn move_to_base(entry: &'static StatEntry, turn: &FlushGuard) {
     debug_assert!(turn.is_of(entry));
     if let Some(old) = entry.record.unlink() {
         bring_over(entry, &old, |_| entry.store().base_row());
-        entry.store().records.retire(old, 0);
+        entry.store().records.retire(old);
         entry.store().count_lacking();
     }
 }

@@ -172,7 +172,7 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&
             bring(index, additive::take(word));
         }
         if entry.store().number == MEMORY {
-            let charges = listed::harvest(node, &section, row).unwrap_or(0);
+            let charges = listed::harvest(node, row).unwrap_or(0);
             bring(memory::CHARGES.index(), charges as i64);
         }
     }

@@ -7,14 +7,14 @@
 //! Drains take no turns: the grant of a stock tells others that its bytes are not back yet, until `grant::give_back`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::grace::{self, Section};
 use memgroup_sync::interleave;
 use memgroup_sync::spin::Wait;
 
 use crate::base::mutation::{self, Mutation};
 use crate::counter::chain;
 use crate::state::stock_word::Word;
-use crate::stock::{WORD, exchange, grant, update};
+use crate::stock::{exchange, grant};
+use crate::tree::holders::HolderSlots;
 use crate::tree::node::{Node, mix};
 
 /// How many slots ahead a word is prefetched. Otherwise words that other CPUs wrote last arrive one after the other. On a Cascade Lake
@@ -22,30 +22,21 @@ use crate::tree::node::{Node, mix};
 /// prefetched, and the line of an empty word stays with its owner.
 const AHEAD: usize = 12;
 
-/// The stock words of one group with their slots.
-fn words<'s>(node: &'static Node, section: &'s Section) -> impl Iterator<Item = (usize, &'s AtomicU64)> {
-    let slots = node.shared().source.slots();
-    let ahead = if slots > AHEAD { AHEAD } else { slots };
-    for slot in 0..if slots > AHEAD { AHEAD } else { 0 } {
-        node.record.prefetch_write(section, slot);
+/// The stock words of one group on those slots of `within` that were ever used, with their slots. They are about to be written to.
+fn words(node: &'static Node, within: HolderSlots) -> impl Iterator<Item = (usize, &'static AtomicU64)> {
+    let stocks = &node.shared().stocks;
+    let slots = stocks.used().filter(move |&slot| within.contains(slot));
+    let mut ahead = slots.clone();
+    let is_ahead = stocks.slots() > AHEAD;
+    if is_ahead {
+        ahead.by_ref().take(AHEAD).for_each(|slot| node.stock.prefetch(slot));
     }
-    node.shared().memory.admitted().filter_map(move |slot| {
-        node.record.prefetch_write(section, slot + ahead);
-        node.record.word(section, slot, WORD).map(|word| (slot, word))
-    })
-}
-
-/// Updates each word of a group, and reports each word that was replaced.
-fn update_all(
-    node: &'static Node,
-    next: impl Fn(Word) -> Option<Word>,
-    mut replaced: impl FnMut(usize, Word),
-) {
-    for (slot, cell) in words(node, &grace::enter()) {
-        if let Some(word) = update(cell, &next) {
-            replaced(slot, word);
+    slots.filter_map(move |slot| {
+        if is_ahead {
+            ahead.next().into_iter().for_each(|slot| node.stock.prefetch(slot));
         }
-    }
+        Some((slot, node.stock.get(slot)?))
+    })
 }
 
 /// Bytes that left a group's stocks, and the grants of those stocks. When this is dropped, the grants go back, also in a panic.
@@ -123,7 +114,7 @@ pub(crate) fn empty(node: &'static Node) -> Taken {
     let slots = node.take_slots();
     let takes_attempts = mutation::active(Mutation::DrainTakesAttempts);
     let drained = |word: Word| if takes_attempts { word.drained().rested() } else { word.drained() };
-    for (slot, cell) in words(node, &grace::enter()).filter(|&(slot, _)| slots.contains(slot)) {
+    for (slot, cell) in words(node, slots) {
         loop {
             let word = settled(cell, Word::is_open);
             let is_skipped = mutation::active(Mutation::RefusalSkipsEmptyStocks) && word.prepaid() == 0;
@@ -143,13 +134,19 @@ pub(crate) fn empty(node: &'static Node) -> Taken {
     taken.uncharged()
 }
 
-/// Empties the group's stocks on all slots and gives their caps back to the budget. No stock of the group can be opened meanwhile, and
-/// none that is left behind. Waits for all threads that are between a word and the counters. The caller holds the group.
+/// Empties the group's stocks on all slots and gives their caps back to the budget. No stock of the group can be opened meanwhile: each
+/// level's word bars it. Waits for all threads that are between a word and the counters. The caller holds the group.
+///
+/// A word that looks like this already stays as it is. A thread that was about to open the stock had set PENDING before the level's
+/// word was barred, so we see that, or it finds the bar.
 pub(crate) fn retire(node: &'static Node) -> Taken {
     let mut taken = Taken::new(node);
-    for (slot, cell) in words(node, &grace::enter()) {
+    for (slot, cell) in words(node, HolderSlots::ALL) {
         loop {
-            let word = settled(cell, |_| !mutation::active(Mutation::MoveIgnoresPending));
+            let word = settled(cell, |_| !mutation::active(Mutation::RetireIgnoresPending));
+            if word == word.retired() {
+                break;
+            }
             if exchange(cell, word, word.retired()).is_ok() {
                 taken.add(word);
                 node.shared().budget.give_back(slot, word.cap());
@@ -160,11 +157,6 @@ pub(crate) fn retire(node: &'static Node) -> Taken {
     taken.uncharged()
 }
 
-/// Sees to it that no stock in the group's record is opened again: the record is about to be left behind.
-pub(crate) fn close(node: &'static Node) {
-    update_all(node, |word| Some(word.closed()), |_, _| ());
-}
-
 /// Waits until no grant is left in the group. No stock can be opened in it meanwhile.
 pub(crate) fn wait_returned(node: &'static Node) {
     let mut wait = Wait::new();
@@ -173,40 +165,29 @@ pub(crate) fn wait_returned(node: &'static Node) {
     }
 }
 
-/// Takes the attempts on one group's emptied stocks, which are about to be left behind. The caller counts them. No flush is under way.
-pub(crate) fn harvest(node: &'static Node) -> u64 {
-    let mut attempts = 0;
-    let taken = |word: Word| (word.attempts() > 0).then(|| word.harvested());
-    update_all(node, taken, |_, word| attempts += word.attempts());
-    attempts
-}
-
-/// Drops the attempts of a group before its node is given to another.
-pub(crate) fn forget_attempts(node: &'static Node) {
-    for (_, cell) in words(node, &grace::enter()) {
-        // ORDERING: AcqRel RMW, as every change of the word.
-        cell.fetch_and(Word(u64::MAX).stable(), Ordering::AcqRel);
-    }
-}
-
 /// The stock words as they are; plain loads.
-fn looks(node: &'static Node, section: &Section) -> impl Iterator<Item = Word> {
-    let cells = node.shared().memory.admitted().filter_map(|slot| node.record.word(section, slot, WORD));
+fn looks(node: &'static Node) -> impl Iterator<Item = Word> {
+    let cells = node.shared().stocks.used().filter_map(|slot| node.stock.get(slot));
     // ORDERING: Relaxed; reports, and a look from time to time.
     cells.map(|cell| Word(cell.load(Ordering::Relaxed)))
 }
 
 /// Prepaid bytes of one group.
 pub(crate) fn prepaid(node: &'static Node) -> u64 {
-    looks(node, &grace::enter()).map(Word::prepaid).sum()
+    looks(node).map(Word::prepaid).sum()
+}
+
+/// Whether a stock of the group is open, with bytes or without.
+pub(crate) fn has_open(node: &'static Node) -> bool {
+    looks(node).any(Word::is_open)
 }
 
 /// A number that changes with the bytes in the stocks, and with no flush.
 pub(crate) fn activity(node: &'static Node) -> u64 {
-    looks(node, &grace::enter()).fold(0, |sum, word| mix(sum, word.stable()))
+    looks(node).fold(0, |sum, word| mix(sum, word.stable()))
 }
 
 /// Charges tried on the stocks that no statistic has yet.
 pub(crate) fn uncounted(node: &'static Node) -> u64 {
-    looks(node, &grace::enter()).map(Word::attempts).sum()
+    looks(node).map(Word::attempts).sum()
 }

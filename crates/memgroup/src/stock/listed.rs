@@ -10,16 +10,14 @@
 //!   look at the mark. A flush in between took the attempts, so the word is another. Loom: `flushes_or_marks_each_hit`.
 //! - B1. If other threads then make the same attempts with the same outcome, the word looks the same. Each of them found it not LISTED, and
 //!   marks. So nothing is lost, but a flush in that instant may come too early for one of them.
-//! - B2. Only a flush takes attempts while their group lives. There are three exceptions: a word that is full of them, a word that the
-//!   budget's clock spares, and words that are left behind (`residence`). The taking thread then counts them, and a flush in between comes
-//!   too early for them.
+//! - B2. Only a flush takes attempts while their group lives. There are two exceptions: a word that is full of them, and a word that the
+//!   budget's clock spares. The taking thread then counts them, and a flush in between comes too early for them.
 
-use memgroup_sync::grace::Section;
 use memgroup_sync::interleave;
 
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::MEMORY;
-use crate::stock::{Stock, WORD, update};
+use crate::stock::{Stock, update};
 use crate::tree::node::Node;
 
 /// After an attempt that found the word not LISTED.
@@ -40,9 +38,9 @@ pub(crate) fn list(stock: &Stock) {
 }
 
 /// Takes the attempts on the stock of one slot, for a flush; its mark was cleared before. `None` if the group has no word there.
-pub(crate) fn harvest(node: &'static Node, section: &Section, slot: usize) -> Option<u64> {
+pub(crate) fn harvest(node: &'static Node, slot: usize) -> Option<u64> {
     let keeps_listed = mutation::active(Mutation::HarvestLeavesListed);
-    let cell = node.record.word(section, slot, WORD)?;
+    let cell = node.stock.get(slot)?;
     // An RMW also where it changes nothing: an attempt that comes too late follows it, and finds the mark cleared (E1).
     let found = update(cell, |word| Some(if keeps_listed { word.harvested() } else { word.flushed() }));
     found.map(|word| word.attempts())

@@ -4,10 +4,8 @@ pub(crate) mod drain;
 pub(crate) mod grant;
 pub(crate) mod listed;
 
-use core::ops::Deref;
-
-use memgroup_percpu::{Access, FastAccess};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
+use memgroup_sync::grace::{self, Section};
 use memgroup_sync::interleave;
 
 use crate::base::mutation::{self, Mutation};
@@ -16,32 +14,46 @@ use crate::state::stock_word::{self, Word};
 use crate::stock::grant::Grant;
 use crate::tree::node::Node;
 
-/// The index of the stock word in its record.
-pub(crate) const WORD: usize = 0;
-
-/// The stock of one slot, held in a read section. While this lives, its word is the group's, or never opened again because the group's
-/// record has moved. Held for bounded steps only, never while the thread waits for a lock.
-pub(crate) struct Stock<W = Access> {
+/// The stock of one slot, in a read section. While this lives, its word is that of the node's place. Held for bounded steps only, never
+/// while the thread waits for a lock.
+///
+/// Without a section, which is what a hit needs, the word is the group's for as long as the caller holds the group. An uncharge holds
+/// it until its addition, and a scope with a forgotten guard does not hold it at all. After that the place may have its next group, or
+/// the words may be back at the system. So [`enter`](Stock::enter) checks the word again.
+pub(crate) struct Stock<S = Section> {
     pub(crate) node: &'static Node,
     pub(crate) slot: usize,
-    pub(crate) word: W,
+    pub(crate) word: &'static AtomicU64,
+    _section: S,
 }
 
-impl Stock<FastAccess> {
-    /// The stock of this thread's slot, if it can be reached without a call. Else [`Stock::enter`] decides.
+impl Stock<()> {
+    /// The stock of this thread's slot, if it can be reached without a call. Else [`Stock::of`] decides.
     #[inline(always)]
-    pub(crate) fn fast(node: &'static Node) -> Option<Stock<FastAccess>> {
-        let (slot, word) = node.record.fast_access_first(&node.fast_slot)?;
-        Some(Stock { node, slot, word })
+    pub(crate) fn fast(node: &'static Node) -> Option<Stock<()>> {
+        let (slot, word) = node.stock.get_current(&node.fast_slot)?;
+        Some(Stock { node, slot, word, _section: () })
     }
 
-    /// The same stock, held for longer than a few instructions.
-    pub(crate) fn extend(self) -> Stock {
-        Stock { node: self.node, slot: self.slot, word: self.word.extend() }
+    /// The stock whose `word` a call has changed.
+    pub(crate) fn touched(node: &'static Node, slot: usize, word: &'static AtomicU64) -> Stock<()> {
+        Stock { node, slot, word, _section: () }
+    }
+
+    /// The same stock in a section. `None` if the node was given back since the word was found: its words are not the caller's any more.
+    pub(crate) fn enter(self) -> Option<Stock> {
+        let Stock { node, slot, word, .. } = self;
+        let section = grace::enter();
+        interleave::point();
+        if !node.stock.leads_to(slot, word) && !mutation::active(Mutation::LateCallTrustsItsWord) {
+            return None;
+        }
+        node.find_stocks()?.note(slot);
+        Some(Stock { node, slot, word, _section: section })
     }
 }
 
-impl<W: Deref<Target = AtomicU64>> Stock<W> {
+impl<S> Stock<S> {
     /// Subtracts `bytes`. The word that was found tells whether they were there.
     #[inline(always)]
     pub(crate) fn attempt(&self, bytes: u64) -> Word {
@@ -60,10 +72,13 @@ impl<W: Deref<Target = AtomicU64>> Stock<W> {
 }
 
 impl Stock {
-    /// `None` if there is no word: the group has no record, or the slot was not admitted yet.
+    /// The stock on `slot`. `None` if the node was given back.
     #[inline(always)]
-    pub(crate) fn enter(node: &'static Node, slot: usize) -> Option<Stock> {
-        Some(Stock { node, slot, word: node.record.access_first(slot)? })
+    pub(crate) fn of(node: &'static Node, slot: usize) -> Option<Stock> {
+        let section = grace::enter();
+        let word = node.stock.get(slot)?;
+        node.find_stocks()?.note(slot);
+        Some(Stock { node, slot, word, _section: section })
     }
 
     /// The word now. A compare-and-swap decides whether it still is.
@@ -74,12 +89,12 @@ impl Stock {
 
     /// Replaces `seen` by `next`; whether the word was still `seen`.
     pub(crate) fn change(&self, seen: Word, next: Word) -> bool {
-        exchange(&self.word, seen, next).is_ok()
+        exchange(self.word, seen, next).is_ok()
     }
 
     /// Replaces the word by the result of `next`; see [`update`].
     pub(crate) fn update(&self, next: impl FnMut(Word) -> Option<Word>) -> Option<Word> {
-        update(&self.word, next)
+        update(self.word, next)
     }
 
     /// Spends prepaid bytes if the stock has them. Counts no attempt.
@@ -128,7 +143,7 @@ impl Pending<'_> {
     /// Ends the section: gives the stock the cap that `grant` is for, which is reserved in the budget, and leaves `deposit` bytes in it. Whether
     /// it could; else all goes back.
     pub(crate) fn open(self, grant: Grant, cap: u64, deposit: u64) -> bool {
-        let is_open = self.stock.update(|word| word.opened(cap)?.settled(deposit)).is_some();
+        let is_open = self.stock.update(|word| word.opened(cap).settled(deposit)).is_some();
         if is_open {
             grant.keep();
             std::mem::forget(self);
@@ -167,8 +182,9 @@ fn end_pending(stock: &Stock, deposit: u64) {
 /// Why that leaves nothing behind: let H be the bytes that were charged and not spent in a word that is not open. The word shows H less the
 /// bytes that consumes under way have subtracted. The draining thread takes all bytes from zero to the cap. Those above the cap were
 /// added by calls under way. So H is at most the sum of the bytes that calls under way added or subtracted. Each call, when it is done,
-/// takes out its own part or all that shows. So the bound stays true, and with the last call H is zero. Until then calls under way cover the bytes that show and the hidden ones (G1). In a
-/// record that was unlinked the last call ends before the grace period does.
+/// takes out its own part or all that shows. So the bound stays true, and with the last call H is zero. Until then calls under way cover the bytes that show and the hidden ones (G1). A
+/// call may end when its group is gone and the place has the next one: it takes bytes of a call that is under way there, and that call
+/// takes less.
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn withdraw(stock: &Stock, bytes: u64) -> u64 {
     let part = |word: Word| if word.bytes() <= word.room() as i64 { 0 } else { bytes.min(word.prepaid()) };

@@ -200,6 +200,9 @@ impl Node {
 pub(crate) struct HolderSlots(u64);
 
 impl HolderSlots {
+    /// All slots.
+    pub(crate) const ALL: HolderSlots = HolderSlots(u64::MAX);
+
     pub(crate) fn contains(self, slot: usize) -> bool {
         self.0 & (1 << (slot % BITS)) != 0
     }

@@ -4,23 +4,24 @@
 //! given back, only when its group is offline, nothing is charged to it and it has no handle (`control::release`). So a
 //! [`Charge`](crate::Charge) needs no reference count: its bytes are the reference. A charge of zero bytes counts as a handle instead.
 //!
-//! A node that was given back is *erased*: it has no hierarchy, no parent, no record and generation 0. These refer to nodes that they do
+//! A node that was given back is *erased*: it has no hierarchy, no parent, no words and generation 0. These refer to nodes that they do
 //! not hold, and so expect erased ones: marks of statistics, scopes and stalls with forgotten guards, and threads between an uncharge and its
 //! aftermath.
 //!
-//! A node's per-CPU words are not in the node. They are a record that it points to, which moves, goes when the group is idle
-//! and comes back when it is charged (`lifecycle::residence`). A free node keeps its record for its next group.
+//! A node's per-CPU words are not in the node. Its place has a stock word on each slot, which never moves. The statistics are records
+//! that the entries point to, which move, and go when the group is idle (`lifecycle::records`). A free node keeps them for its next group.
 //!
 //! - I1. usage > 0, or handles > 0, or online ⇒ the node is not released.
 //! - I2. `up` changes only while the node is free.
 //! - I3. In an offline group usage rises, and handles are made from nothing, only under the tree lock.
-//! - I4. `record` is linked and unlinked under the tree lock only. Without one a group has no stock: charges are exact.
+//! - I4. `stock` leads to the words of its place from the making of the node until it is given back. So a thread that found it in
+//!   a section finds words of the same place until the section ends.
 //! - I5. `parent` and `depth` change only while the node is free, and a group's parent is released after it. A thread that holds a node, or holds
 //!   off releases, may climb.
 
 use core::mem::offset_of;
 
-use memgroup_percpu::{FastSlot, Record};
+use memgroup_percpu::{FastSlot, WordCell, Words};
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{Lent, Published, Withdrawn};
 use memgroup_sync::{AtomicRef, Chunk, FixedRef, FixedU32, depth, erasable, global};
@@ -50,7 +51,7 @@ erasable! {
         pub(crate) fast_slot: FastSlot,
         up: AtomicRef<Node>,
         /// The stock word of each slot.
-        pub(crate) record: Record,
+        pub(crate) stock: WordCell,
         id: FixedU32,
         /// Whether there is more to do here than to count.
         pub(crate) marks: Marks,
@@ -140,7 +141,6 @@ impl Node {
         &self,
         shared: &'static Shared,
         id: NodeId,
-        chunk: &NodeChunk,
         rare: &'static RareWords,
         more: &'static MoreEntries,
     ) {
@@ -148,7 +148,7 @@ impl Node {
         self.rare.set(rare);
         self.more.set(more);
         self.fast_slot.set(&shared.source);
-        self.record.belong_to(&shared.memory.stocks, chunk);
+        self.stock.set(&shared.stocks, id.0);
         // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
         self.stock_charge_max.store(shared.stock_charge_max(), Ordering::Relaxed);
         // ORDERING: as above.
@@ -181,6 +181,22 @@ impl Node {
     #[inline]
     pub(crate) fn shared(&self) -> &'static Shared {
         self.shared.get().expect("a node that is in use has a hierarchy")
+    }
+
+    /// The words of its hierarchy; `None` if it was given back.
+    #[inline]
+    pub(crate) fn find_stocks(&self) -> Option<&'static Words> {
+        self.shared.get().map(|shared| &shared.stocks)
+    }
+
+    /// Sets the words of its place to zero: calls that were late for an earlier node there may have left bytes in them, or attempts. The
+    /// node is not published yet.
+    pub(crate) fn clear_stocks(&self) {
+        let stocks = self.find_stocks().into_iter().flat_map(Words::used);
+        for word in stocks.filter_map(|slot| self.stock.get(slot)) {
+            // ORDERING: Relaxed; published with the node.
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether it is a node of this hierarchy. A node that was given back is of none.

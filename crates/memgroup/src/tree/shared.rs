@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use memgroup_percpu::SlotSource;
+use memgroup_percpu::{SlotSource, Words};
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
 use memgroup_sync::{AtomicRef, Chunk, ChunkPool, FixedU64, Mutex, MutexGuard, RetiredChunk};
@@ -33,7 +33,6 @@ use crate::base::mutation::{self, Mutation};
 use crate::base::process;
 use crate::state::budget::Budget;
 use crate::state::config::{CHUNK, Config, ConfigError, Shape};
-use crate::state::memory::Memory;
 use crate::state::settings::Settings;
 use crate::state::stats::registry::Registry;
 use crate::state::stats::store::{StatStore, ValuesChunk};
@@ -81,8 +80,8 @@ struct Places {
 
 impl OwnedNodes {
     /// Places that left the table are erased after a grace period.
-    fn retire(&mut self, places: Places) {
-        self.hold_back(places.retire());
+    fn retire(&mut self, number: u32, places: Places) {
+        self.hold_back(places.retire(number));
     }
 
     /// They stay for one more grace period.
@@ -94,6 +93,8 @@ impl OwnedNodes {
 
 /// Places without groups, to be erased after a grace period.
 struct RetiredPlaces {
+    /// The number of their chunk.
+    number: u32,
     nodes: RetiredChunk<Node>,
     _rare: RetiredChunk<RareWords>,
     _entries: RetiredChunk<MoreEntries>,
@@ -132,6 +133,11 @@ fn take_values(
 }
 
 impl Places {
+    /// The same places without an owner. They have no values yet.
+    fn into_spare(self) -> Spare {
+        Spare { nodes: Some(self.nodes), rare: Some(self.rare), entries: Some(self.entries) }
+    }
+
     /// Gives each node below `end` its place in the store of these values.
     fn attach(&mut self, first: u32, end: u32, store: &'static StatStore, values: ValuesChunk) {
         for (place, _) in (0..CHUNK_NODES).zip(first..end) {
@@ -147,9 +153,10 @@ impl Places {
         self.values.push(values);
     }
 
-    fn retire(self) -> RetiredPlaces {
+    fn retire(self, number: u32) -> RetiredPlaces {
         let values = self.values.into_iter().map(Chunk::retire).collect();
         RetiredPlaces {
+            number,
             nodes: self.nodes.retire(),
             _rare: self.rare.retire(),
             _entries: self.entries.retire(),
@@ -180,7 +187,8 @@ pub(crate) struct Shared {
     pub(crate) source: SlotSource,
     stock_cap_max: FixedU64,
     pub(crate) budget: Budget,
-    pub(crate) memory: Memory,
+    /// The stock words of all places.
+    pub(crate) stocks: Words,
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
@@ -218,7 +226,7 @@ impl Shared {
             source: config.source,
             stock_cap_max: FixedU64::new(config.stock_cap()),
             budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
-            memory: Memory::new(&config)?,
+            stocks: Words::new(config.source.slots()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             highs: OnceLock::new(),
@@ -250,7 +258,6 @@ impl Shared {
         self.config.replace(config);
         self.stock_cap_max.set(config.stock_cap());
         self.budget.set_limit(config.stock_budget_bytes);
-        self.memory.stocks.arena().set_float(config.float_bytes, config.decay);
         self.tree.lock().set_bounds_of_all(config.groups_max, config.depth_max);
         self.statistics.forget(config);
         self.parts.reset();
@@ -384,7 +391,14 @@ impl Shared {
     fn make_chunk(&'static self, number: u32) -> bool {
         let mut owned = self.owned.lock();
         let Some(values) = take_values(self.statistics.stores()) else { return false };
-        let Some(mut places) = owned.spare.take_places() else {
+        let places = owned.spare.take_places().and_then(|places| match self.stocks.reserve(number * CHUNK) {
+            Ok(are_zero) => Some((places, are_zero)),
+            Err(_) => {
+                owned.spare = places.into_spare();
+                None
+            }
+        });
+        let Some((mut places, are_zero)) = places else {
             values.into_iter().for_each(|(store, values)| store.put_back(values));
             return false;
         };
@@ -392,7 +406,10 @@ impl Shared {
         for (at, node) in (number * CHUNK..self.shape.places).zip(nodes) {
             let place = (at % CHUNK) as usize;
             let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
-            node.init(self, NodeId(at), &places.nodes, rare, entries);
+            node.init(self, NodeId(at), rare, entries);
+            if !are_zero && !mutation::active(Mutation::NewNodeKeepsTheWords) {
+                node.clear_stocks();
+            }
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }
@@ -432,7 +449,7 @@ impl Shared {
                 owned.kept.insert(NodeId(at), kept);
             }
         }
-        owned.retire(places);
+        owned.retire(number, places);
     }
 
     /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is left.
@@ -481,6 +498,7 @@ impl Shared {
         stay.into_iter().for_each(|places| owned.hold_back(places));
         drop(owned);
         // The pages of the others go back with no lock held.
+        go.iter().for_each(|places| self.stocks.release(places.number * CHUNK));
         (go.len() * NODES.chunk_bytes()) as u64
     }
 

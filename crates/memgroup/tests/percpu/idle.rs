@@ -8,13 +8,14 @@ use memgroup_percpu::pin_virtual;
 
 use crate::gauges::nth;
 use crate::{
-    CHARGED_BYTES, DELTA_MAX, GAUGES, GAUGES_BYTES, RANGE_DELTAS, TENANT_BYTES, Tenant, alone, config,
-    gauges, levels, maintain, used_on_all_slots,
+    CHARGED_BYTES, DELTA_MAX, GAUGES, GAUGES_BYTES, RANGE_DELTAS, STOCK_BYTES, TENANT_BYTES, Tenant, alone,
+    config, gauges, levels, maintain, used_on_all_slots, words_bytes,
 };
 
 const SLOTS: usize = 4;
-/// The arenas: one for the stock words, and one for each subsystem.
-const KINDS: usize = 5;
+/// The arenas: one for each subsystem. And the blocks of stock words.
+const KINDS: usize = 4;
+const BLOCKS: usize = 3001_usize.div_ceil(512);
 
 fn tenants(hierarchy: &Hierarchy, count: u64) -> Vec<Tenant> {
     (1..=count)
@@ -106,12 +107,13 @@ fn gives_each_returning_group_a_stock() {
         let all = (3000 * TENANT_BYTES + CHARGED_BYTES) * SLOTS as u64;
         assert_eq!(before.live_bytes, all, "theirs and the root's: {page:?} {before:?}");
         let cold = maintain(&hierarchy);
-        assert_eq!((cold.live_bytes, cold.populated_bytes), (0, 0), "{page:?} {cold:?}");
+        assert_eq!(cold.live_bytes, 3001 * STOCK_BYTES * SLOTS as u64, "{page:?} {cold:?}");
+        assert!(cold.populated_bytes <= words_bytes(3001, SLOTS), "{page:?} {cold:?}");
+        assert!(tenants.iter().all(|tenant| tenant.group.stock().prepaid_bytes == 0), "they are idle");
         tenants.iter_mut().for_each(Tenant::live);
         tenants.iter().for_each(Tenant::check);
         let back = hierarchy.percpu();
-        let all_but_the_root = 3000 * TENANT_BYTES * SLOTS as u64;
-        assert_eq!(back.live_bytes, all_but_the_root, "{page:?} {back:?}");
+        assert_eq!(back.live_bytes, all, "{page:?} {back:?}");
         for tenant in &mut tenants {
             let before = tenant.group.stock();
             tenant.live();
@@ -127,12 +129,13 @@ fn brings_statistics_back_without_a_stock() {
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
     let tenants = tenants(&hierarchy, 10);
     maintain(&hierarchy);
-    assert_eq!(hierarchy.percpu().live_bytes, 0);
+    let words = 11 * STOCK_BYTES * SLOTS as u64;
+    assert_eq!(hierarchy.percpu().live_bytes, words);
     for tenant in &tenants {
         let _pin = pin_virtual(1);
         tenant.levels.add(&tenant.group, nth(&tenant.levels, 0), 0);
     }
-    let live = hierarchy.percpu().live_bytes;
+    let live = hierarchy.percpu().live_bytes - words;
     assert_eq!(live, 10 * GAUGES_BYTES * SLOTS as u64, "of the subsystem that was added to, and of no other");
     tenants.iter().for_each(Tenant::check);
 }
@@ -141,8 +144,9 @@ fn brings_statistics_back_without_a_stock() {
 fn leaves_nothing_of_a_group_removed_while_cold() {
     let _alone = alone();
     let hierarchy = used_on_all_slots(config(SLOTS).demote_after(Some(Duration::ZERO)), SLOTS);
+    let root = STOCK_BYTES * SLOTS as u64;
     let none = maintain(&hierarchy);
-    assert_eq!(none.live_bytes, 0, "{none:?}");
+    assert_eq!(none.live_bytes, root, "{none:?}");
     for round in 0..5 {
         let tenants = tenants(&hierarchy, 300);
         maintain(&hierarchy);
@@ -154,7 +158,7 @@ fn leaves_nothing_of_a_group_removed_while_cold() {
             tenant.group.remove().unwrap();
         }
         let after = maintain(&hierarchy);
-        assert_eq!((after.live_bytes, after.limbo_bytes), (0, 0), "round {round}: {after:?}");
+        assert_eq!((after.live_bytes, after.limbo_bytes), (root, 0), "round {round}: {after:?}");
     }
 }
 
@@ -177,11 +181,14 @@ fn gives_idle_groups_no_percpu_memory() {
     let mut tenants = tenants(&hierarchy, 3000);
     tenants.iter_mut().for_each(|tenant| tenant.charges.clear());
     let cold = maintain(&hierarchy);
-    assert_eq!((cold.live_bytes, cold.populated_bytes), (0, 0), "{cold:?}");
+    assert_eq!(cold.live_bytes, 3001 * STOCK_BYTES * SLOTS as u64, "{cold:?}");
+    assert!(cold.populated_bytes <= words_bytes(3001, SLOTS), "{cold:?}");
     tenants.into_iter().for_each(|tenant| tenant.group.remove().unwrap());
     let after = maintain(&hierarchy);
-    assert_eq!((after.live_bytes, after.populated_bytes), (0, 0), "{after:?}");
-    assert!(after.chunks <= KINDS, "no space is set aside for groups that cannot come back: {after:?}");
+    assert_eq!(after.live_bytes, STOCK_BYTES * SLOTS as u64, "the root's: {after:?}");
+    assert!(after.populated_bytes <= words_bytes(1, SLOTS), "{after:?}");
+    let most = KINDS + BLOCKS;
+    assert!(after.chunks <= most, "no space is set aside for groups that cannot come back: {after:?}");
 }
 
 #[test]

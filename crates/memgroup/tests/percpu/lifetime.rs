@@ -7,8 +7,8 @@ use memgroup_percpu::pin_virtual;
 
 use crate::gauges::nth;
 use crate::{
-    CHARGED_BYTES, GAUGES_BYTES, KINDS_USED, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, go_on,
-    in_its_own_process, levels, maintain, used_on_all_slots,
+    CHARGED_BYTES, GAUGES_BYTES, STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, gauges, go_on,
+    in_its_own_process, levels, maintain, used_on_all_slots, words_bytes,
 };
 
 #[test]
@@ -191,23 +191,23 @@ fn keeps_no_record_of_removed_groups_with_handles() {
     groups.iter().for_each(|group| group.remove().unwrap());
     go_on(&hierarchy, |now| now.populated_bytes < peak.populated_bytes / 2);
     let left = maintain(&hierarchy);
-    // The root's own, on the slots that charged it.
-    let roots = CHARGED_BYTES * SLOTS as u64;
-    assert_eq!(left.live_bytes, roots, "{left:?} of {peak:?}");
-    assert!(left.populated_bytes <= 2 * left.page_bytes * SLOTS as u64, "{left:?} of {peak:?}");
+    // The stock words: the groups' and the root's own.
+    let [words, roots] = [2001, 1].map(|groups| groups * CHARGED_BYTES * SLOTS as u64);
+    assert_eq!(left.live_bytes, words, "{left:?} of {peak:?}");
+    assert!(left.populated_bytes <= words_bytes(2001, SLOTS), "{left:?} of {peak:?}");
     for (number, group) in (0..).zip(&groups) {
         assert_eq!(gauges::own(&levels, group, 7), number, "additions can still be read");
         levels.add(group, nth(&levels, 7), 1);
         assert_eq!(gauges::own(&levels, group, 7), number + 1);
     }
-    assert_eq!(hierarchy.percpu().live_bytes, roots, "additions go to base words");
+    assert_eq!(hierarchy.percpu().live_bytes, words, "additions go to base words");
     drop(groups);
     assert!(hierarchy.dying().is_empty());
     let of_all = levels.get(&hierarchy.root(), nth(&levels, 7), Reach::Subtree, Freshness::Fresh);
     assert_eq!(of_all, (0..2000).map(|number| number + 1).sum(), "and stay in the sums above");
     let left = maintain(&hierarchy);
     assert_eq!(left.live_bytes, roots, "{left:?}");
-    assert!(left.populated_bytes <= 2 * left.page_bytes * SLOTS as u64, "{left:?}");
+    assert!(left.populated_bytes <= words_bytes(1, SLOTS), "{left:?}");
 }
 
 #[test]
@@ -230,9 +230,9 @@ fn one_slot_of_many_runs() {
     }
     let (of_one, of_many) = (one.percpu(), many.percpu());
     assert_eq!((of_many.slots, of_many.live_bytes), (1, of_one.live_bytes));
-    // Of each of the three kinds in use the copies begin at another byte of a page.
+    // Of the stock words and of the levels the copies begin at another byte of a page.
     assert!(
-        of_many.populated_bytes <= of_one.populated_bytes + KINDS_USED * of_many.page_bytes,
+        of_many.populated_bytes <= of_one.populated_bytes + 2 * of_many.page_bytes,
         "{of_one:?} {of_many:?}"
     );
     #[cfg(target_os = "linux")]

@@ -22,22 +22,23 @@ mod smaps;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memgroup::{
-    Config, Freshness, Group, Hierarchy, Maintenance, PerCpuStats, Reach, SlotSource, Statistics,
+    Config, Freshness, Group, Hierarchy, Maintenance, PageSize, PerCpuStats, Reach, SlotSource, Statistics,
 };
 use memgroup_percpu::pin_virtual;
 
 /// Levels that the tests add to in their groups.
 const GAUGES: usize = 48;
-/// Bytes of a group's records on one slot: the stock word, and the levels. Every group has the first. One that is charged a few times has no
-/// record of the built-in statistics.
+/// Bytes of a group on one slot: the stock word, which stays where it is, and the record of the levels. One that is charged a few
+/// times has no record of the built-in statistics.
 const STOCK_BYTES: u64 = 8;
 const GAUGES_BYTES: u64 = 8 * GAUGES as u64;
 /// Of one that is charged, and of one that is added to as well.
 const CHARGED_BYTES: u64 = STOCK_BYTES;
 const TENANT_BYTES: u64 = CHARGED_BYTES + GAUGES_BYTES;
 
-/// The stock words and the levels lie in arenas of their own.
-const KINDS_USED: u64 = 2;
+/// Places whose stock words go back to the system together, and the bytes of those words on one slot with the shift to the next slot.
+const PLACES_A_BLOCK: u64 = 512;
+const BLOCK_BYTES: u64 = PLACES_A_BLOCK * STOCK_BYTES + 128;
 
 /// The most that one addition may change a level by.
 const DELTA_MAX: i64 = 1 << 48;
@@ -107,9 +108,16 @@ fn go_on(hierarchy: &Hierarchy, is_enough: impl Fn(&PerCpuStats) -> bool) {
     panic!("100,000 more calls return nothing: {:?}", hierarchy.percpu());
 }
 
-/// The most `populated_bytes` when live records lie as densely as promised, each kind in one chunk.
-fn densely(stats: &PerCpuStats) -> u64 {
-    stats.live_bytes * 11 / 10 + stats.page_bytes * stats.slots as u64 * KINDS_USED
+/// The most `populated_bytes` when the live records of the levels lie as densely as promised, in one chunk, and the stock words of so many
+/// places stay.
+fn densely(stats: &PerCpuStats, places: u64) -> u64 {
+    stats.live_bytes * 11 / 10 + stats.page_bytes * stats.slots as u64 + words_bytes(places, stats.slots)
+}
+
+/// The most bytes that the system backs for the stock words of so many places.
+fn words_bytes(places: u64, slots: usize) -> u64 {
+    let page = PageSize::of_system().bytes() as u64;
+    places.div_ceil(PLACES_A_BLOCK) * (slots as u64 * BLOCK_BYTES).next_multiple_of(page)
 }
 
 /// The levels that tests of this process add to.

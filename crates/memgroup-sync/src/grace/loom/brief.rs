@@ -1,4 +1,4 @@
-//! Models of brief sections: alone, among others, and extended.
+//! Models of brief sections: alone, and among others.
 
 use super::*;
 use crate::grace::{BriefSection, enter_briefly};
@@ -68,69 +68,4 @@ fn loom_a_brief_section_and_another_end_in_any_order() {
             other.join().unwrap();
         });
     }
-}
-
-/// A writer that scans once, a section that follows its link and is extended before it reads.
-fn an_extended_section(within: fn(&Linked)) {
-    let linked = Linked::new();
-    let other = reader(&linked, within);
-    linked.unlink();
-    if sees_no_section(tag(), Evidence::Exchanges) {
-        linked.use_again();
-    }
-    other.join().unwrap();
-}
-
-fn extended(linked: &Linked) {
-    let brief = briefly();
-    let place = linked.follow();
-    let section = brief.extend();
-    linked.read(place);
-    drop(section);
-}
-
-/// The brief section becomes a part of the other one, which is later.
-fn extended_into_a_later_one(linked: &Linked) {
-    let brief = briefly();
-    let place = linked.follow();
-    let later = enter();
-    let section = brief.extend();
-    drop(later);
-    linked.read(place);
-    drop(section);
-}
-
-#[test]
-fn loom_a_brief_section_that_is_extended_keeps_its_protection() {
-    explore_as_shipped(|| an_extended_section(extended));
-}
-
-#[test]
-fn loom_a_brief_section_within_a_later_one_keeps_its_protection() {
-    explore_as_shipped(|| an_extended_section(extended_into_a_later_one));
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn loom_an_extended_section_that_takes_the_new_epoch_is_caught() {
-    fails_with(Mutation::ExtendTakesNewEpoch, || explore_as_shipped(|| an_extended_section(extended)));
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn loom_an_extended_section_that_is_in_no_word_for_a_moment_is_caught() {
-    fails_with(Mutation::ExtendLeavesFirst, || explore_as_shipped(|| an_extended_section(extended)));
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn loom_a_scan_that_an_extended_section_slips_past_is_caught() {
-    fails_with(Mutation::ScanReadsWordFirst, || explore_as_shipped(|| an_extended_section(extended)));
-}
-
-#[test]
-#[should_panic(expected = "Causality violation")]
-fn loom_an_extended_section_that_takes_a_later_ones_epoch_is_caught() {
-    let model = || an_extended_section(extended_into_a_later_one);
-    fails_with(Mutation::ExtendTakesNewEpoch, || explore_as_shipped(model));
 }

@@ -83,6 +83,72 @@ fn an_overflow_under_way_is_waited_for_by_removal() {
     });
 }
 
+/// A batch is between the stock and the counters while its group is removed.
+fn a_removal_beside_a_batch() {
+    let shared = obtain(config(1, 2).stock_cap_bytes(2 * UNIT));
+    let group = shared.create(shared.root(), "group").unwrap();
+    // The stock has its largest cap, and is empty: the next batch needs no grant.
+    (0..2).for_each(|_| group.charge_at(0, UNIT).unwrap());
+    assert_eq!(prepaid(group), 0);
+    let small = thread::spawn(move || {
+        if group.charge_at(0, UNIT).is_ok() {
+            group.uncharge_at(0, UNIT);
+        }
+    });
+    shared.remove(group).unwrap();
+    let seen = group.counter.usage();
+    small.join().unwrap();
+    assert!(seen <= 3 * UNIT, "a removal leaves live bytes only, not {seen}");
+    group.uncharge_at(0, 2 * UNIT);
+    drop(Group::adopted(group));
+    assert_eq!(shared.tree.lock().in_use(), 1, "the group was never released");
+}
+
+#[test]
+fn a_removal_waits_for_batches() {
+    explore(a_removal_beside_a_batch);
+}
+
+#[test]
+#[should_panic(expected = "a removal leaves live bytes only")]
+fn a_removal_that_does_not_wait_for_batches_is_caught() {
+    mutation::with(Mutation::RetireIgnoresPending, || explore(a_removal_beside_a_batch));
+}
+
+/// Bytes are uncharged on a slot that no thread has used, from a group that may have no stock.
+fn an_uncharge_on_a_new_slot_beside(close: fn(&'static Node)) {
+    let shared = Shared::obtain(config(2, 2).checked().unwrap()).unwrap();
+    let group = shared.create(shared.root(), "group").unwrap();
+    group.charge_at(0, 2 * UNIT).unwrap();
+    assert_eq!(shared.stocks.used().collect::<Vec<_>>(), [0]);
+    let freeing = thread::spawn(move || group.uncharge_at(1, UNIT));
+    close(group);
+    freeing.join().unwrap();
+    assert_eq!(shared.stocks.used().count(), 2);
+    assert_eq!((group.counter.usage(), prepaid(group)), (UNIT, 0), "nothing is stocked");
+    group.uncharge_at(1, UNIT);
+    assert_eq!((group.counter.usage(), prepaid(group)), (0, 0));
+}
+
+#[test]
+fn no_stock_is_opened_on_a_new_slot_of_a_removed_group() {
+    explore(|| {
+        an_uncharge_on_a_new_slot_beside(|group: &'static Node| {
+            group.shared().remove(group).unwrap();
+            assert_eq!(group.charge_at(0, UNIT).unwrap_err().kind(), ChargeErrorKind::Offline);
+        })
+    });
+}
+
+#[test]
+fn no_stock_is_opened_on_a_new_slot_above_the_limit() {
+    explore(|| {
+        an_uncharge_on_a_new_slot_beside(|group: &'static Node| {
+            over_limit::change(group, |group| group.counter.set_max(UNIT / 2));
+        })
+    });
+}
+
 #[test]
 fn the_last_byte_of_a_removed_group_releases_it_once() {
     explore(|| {

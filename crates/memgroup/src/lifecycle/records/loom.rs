@@ -12,7 +12,7 @@ use crate::control::aftermath;
 use crate::counter::chain::Until;
 use crate::lifecycle::maintenance::Maintained;
 use crate::lifecycle::pace::Pace;
-use crate::lifecycle::records::{demote, free_kept};
+use crate::lifecycle::records::{demote, free_kept, has_record};
 use crate::state::config::{CHUNK, Config};
 use crate::state::counter::Verdict;
 use crate::state::stats::stat::{Stat, Subsystem};
@@ -73,7 +73,7 @@ fn a_reader_beside_a_flush_of_others_and_a_mover() {
     let mover = thread::spawn(move || demote(shared, &[id], &Pace::whole(), &mut Maintained::default()));
     drop(flush::flush(read, shared.root()));
     drop(ManuallyDrop::into_inner(slow));
-    assert!(mover.join().unwrap() && !group.record.is_linked());
+    assert!(mover.join().unwrap() && !has_record(group));
     group.uncharge_at(0, UNIT);
 }
 

@@ -3,19 +3,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use memgroup_percpu::{Call, SlotSource, inject, pin_virtual};
+use memgroup_percpu::{Call, SlotSource, inject};
 use memgroup_sync::grace::{self, Form};
 
 use crate::base::id::{GroupId, NodeId};
-use crate::control::aftermath;
 use crate::lifecycle::maintenance::Maintained;
+use crate::lifecycle::memory;
 use crate::lifecycle::pace::Pace;
-use crate::lifecycle::records::{GROUPS_HELD_MAX, demote_removed, free_kept, steps};
-use crate::lifecycle::{memory, residence};
+use crate::lifecycle::records::{GROUPS_HELD_MAX, demote_removed, free_kept, has_record, steps};
 use crate::reclaim::tests::Empty;
 use crate::state::config::CHUNK;
+use crate::state::stats::builtin::cpu;
 use crate::stats::flush;
-use crate::stock::{Stock, withdraw};
 use crate::tree::node::{self, Node};
 use crate::tree::shared::Shared;
 use crate::{Charge, Config, Group, GroupError, Hierarchy, Maintenance, ShrinkerConfig, scope};
@@ -172,27 +171,6 @@ fn a_forgotten_stall_ends_with_its_thread_also_in_an_erased_node() {
 }
 
 #[test]
-fn a_move_leaves_the_last_bytes_of_a_removed_group_to_the_thread_that_uncharges_them() {
-    let hierarchy = Hierarchy::new(config(10)).unwrap();
-    let (shared, group) = (hierarchy.shared(), hierarchy.create("/group").unwrap());
-    let _pin = pin_virtual(0);
-    let charge = group.try_charge(100).unwrap();
-    let node = group.node();
-    remove(vec![group]);
-    // A thread has put the bytes into the stock, which is not open, and has not taken them out yet.
-    let late = Stock::enter(node, 0).expect("the group was charged");
-    std::mem::forget(charge);
-    assert!(!late.put(100).is_open());
-    demote_removed(shared, u64::MAX, &Pace::whole(), &mut Maintained::default());
-    assert_eq!(withdraw(&late, 100), 100, "the move took them");
-    assert_eq!(shared.tree.lock().in_use(), 2);
-    drop(late);
-    aftermath::uncharge_counters(node, 100);
-    assert_eq!(hierarchy.root().usage_exact(), 0);
-    assert_eq!(shared.tree.lock().in_use(), 1);
-}
-
-#[test]
 fn parts_go_with_the_records_of_a_free_place() {
     let hierarchy = Hierarchy::new(config(11)).unwrap();
     let groups = create(&hierarchy, CHUNK / 2);
@@ -287,12 +265,14 @@ fn a_step_that_finds_a_turn_taken_leaves_its_groups_to_the_next() {
     let (shared, mut done) = (hierarchy.shared(), Maintained::default());
     let group = hierarchy.create("/group").unwrap();
     let _charge = group.try_charge(1).unwrap();
+    hierarchy.cpu().add(&group, cpu::NR_SCOPES, 1);
+    assert!(has_record(group.node()));
     group.remove().unwrap();
     let mut demote = || demote_removed(shared, u64::MAX, &Pace::step(Instant::now()), &mut done);
     let turn = flush::lock(shared.statistics.trees().next().unwrap(), shared);
     assert_eq!(demote(), 0);
     drop(turn);
-    assert!(demote() > 0 && !residence::has_record(group.node()));
+    assert!(demote() > 0 && !has_record(group.node()));
 }
 
 #[test]
@@ -300,7 +280,7 @@ fn no_more_is_given_up_than_may_wait() {
     let hierarchy = Hierarchy::new(config(81)).unwrap();
     let (shared, mut done) = (hierarchy.shared(), Maintained::default());
     remove(create(&hierarchy, 100));
-    let (kept, most) = (shared.tree.lock().kept(), 10 * memory::group_bytes(shared));
+    let (kept, most) = (shared.tree.lock().kept(), 10 * memory::record_bytes(shared));
     assert_eq!((free_kept(shared, most, &Pace::whole(), &mut done), kept), (most, 100));
     assert_eq!(shared.tree.lock().kept(), 90);
 }

@@ -136,7 +136,7 @@ impl StatStore {
 
     /// Frees retired memory after its grace period, at most so many records. Whether there may be more.
     pub(crate) fn reclaim(&'static self, most: usize) -> bool {
-        self.records.reclaim_some(most, |_, _| ()).blocks == most
+        self.records.reclaim_some(most).blocks == most
     }
 
     /// Sets address space aside for the record of a new group, if it has none.
@@ -237,7 +237,7 @@ impl StatEntry {
     /// Frees the record that a free place kept for its next group. The caller holds the tree lock, as for all methods that follow.
     pub(crate) fn free_record(&self) {
         if let Some(old) = self.record.unlink() {
-            self.store().records.retire(old, 0);
+            self.store().records.retire(old);
         }
     }
 
@@ -252,7 +252,7 @@ impl StatEntry {
             self.store().uncount_lacking();
         }
         if !records.is_admitted(slot) {
-            records.admit(slot, |_| ());
+            records.admit(slot);
         }
     }
 }

@@ -4,9 +4,8 @@ use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
 use crate::charge::batch::charge_miss;
-use crate::charge::loom::{UNIT, charges_counted, counted_group, drain_all, explore, explore_up_to};
+use crate::charge::loom::{UNIT, charges_counted, counted_group, drain_all, explore};
 use crate::control::freeze::FrozenLevel;
-use crate::lifecycle::residence;
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::MEMORY;
 use crate::state::stats::builtin::memory::{CHARGES, STOCK_MISSES};
@@ -146,38 +145,6 @@ fn catches_a_flush_that_takes_the_miss_counts_last() {
     });
 }
 
-/// The group has no records, and its slot is marked still, when a charge brings them back.
-fn a_charge_that_brings_the_records_back() {
-    let group = stocked_group();
-    {
-        let turn = residence::stock_turn(group.shared());
-        let _tree = group.shared().tree.lock();
-        residence::demote_held(group, turn.as_ref());
-    }
-    let user = thread::spawn(move || {
-        group.charge_at(0, UNIT).unwrap();
-        assert_eq!(charges_counted(group), 2, "a read contains the thread's own charge");
-        group.charge_at(0, UNIT).unwrap();
-        assert_eq!(charges_counted(group), 3, "a read contains the thread's own charge");
-    });
-    refresh(group);
-    user.join().unwrap();
-    assert_eq!(charges_counted(group), 3, "every charge is counted once");
-}
-
-#[test]
-fn flushes_a_stock_that_comes_back() {
-    explore_up_to(2, a_charge_that_brings_the_records_back);
-}
-
-#[test]
-#[should_panic(expected = "a read contains the thread's own charge")]
-fn catches_a_flush_that_skips_a_returning_stock() {
-    mutation::with(Mutation::FlushTakesUnfoundForNone, || {
-        explore_up_to(2, a_charge_that_brings_the_records_back)
-    });
-}
-
 /// B1 of `listed`, step by step: loom finds no such execution by itself.
 #[test]
 fn counts_late_when_a_word_looks_unchanged() {
@@ -187,14 +154,14 @@ fn counts_late_when_a_word_looks_unchanged() {
         group.uncharge_at(0, UNIT);
         assert_eq!(charges_counted(group), 2);
         // One charge has marked, and is about to list its stock, when a flush comes and clears the mark.
-        let one = Stock::enter(group, 0).unwrap();
+        let one = Stock::of(group, 0).unwrap();
         one.attempt(UNIT);
         let seen = one.look();
         group.find_entry(MEMORY).unwrap().mark().set(0);
         assert_eq!(charges_counted(group), 3);
         // Another makes the word look as before, and is about to mark.
         group.uncharge_at(0, UNIT);
-        let other = Stock::enter(group, 0).unwrap();
+        let other = Stock::of(group, 0).unwrap();
         let found = other.attempt(UNIT);
         assert!(one.change(seen, seen.listed()), "it looks the same");
         drop(one);

@@ -1,0 +1,227 @@
+//! Calls that use a stock word after they stopped holding its group: the group may be released, its place may have the next group, and
+//! the node may be given back.
+//!
+//! | call | holds its group until | why it is harmless later | fault |
+//! |---|---|---|---|
+//! | an uncharge above the cap | its addition, which another thread takes to the counters | it looks at the node again in a section | `LateCallTrustsItsWord` |
+//! | a charge in a scope whose guard was forgotten | never | the same; it leaves what it hid in the word of a node that is gone | `NewNodeKeepsTheWords` |
+//! | the budget's clock | never | it replaces a word that it saw by compare-and-swap | `ClockTakesTheCapBlindly` |
+//! | a drain | it returns the stock's grant, its last step | a removal waits for the grant | `GrantIsReturnedTooEarly` |
+//!
+//! The memory of the words is `memgroup_percpu::Words`'; its models show that pages go back after the sections that may use them.
+
+use memgroup_sync::grace::{self, Form};
+
+use crate::charge::loom::*;
+use crate::lifecycle::maintenance::Maintained;
+use crate::lifecycle::pace::Pace;
+use crate::lifecycle::records::free_kept;
+use crate::state::config::CHUNK;
+use crate::tree::handle::Group;
+
+/// A hierarchy with groups in all places of the root's chunk, and one more, in a chunk of its own, below one of those.
+fn group_of_its_own_chunk() -> (&'static Shared, &'static Node, &'static Node) {
+    let shared = obtain(config(1, 2 * CHUNK));
+    let parent = shared.create(shared.root(), "parent").unwrap();
+    for number in 2..CHUNK {
+        shared.create(shared.root(), &number.to_string()).unwrap();
+    }
+    (shared, parent, shared.create(parent, "group").unwrap())
+}
+
+/// Takes the node of a removed group out of the table, whose last handle this is.
+fn retire(shared: &'static Shared, group: &'static Node) {
+    drop(Group::adopted(group));
+    free_kept(shared, u64::MAX, &Pace::whole(), &mut Maintained::default());
+}
+
+/// Gives the node of a removed group back, whose last handle this is.
+fn give_back(shared: &'static Shared, group: &'static Node) {
+    retire(shared, group);
+    grace::synchronize(Form::Quiet);
+    erase(shared);
+}
+
+fn erase(shared: &'static Shared) {
+    while shared.has_limbo() {
+        shared.reclaim_nodes(usize::MAX, || true);
+        thread::yield_now();
+    }
+    assert!(shared.node(NodeId(CHUNK)).is_none(), "the chunk is gone");
+}
+
+/// Fills the stock of a group whose bytes are all returned at once, so that the uncharge finds no room for them. Returns the bytes.
+fn more_than_there_is_room_for(group: &'static Node) -> u64 {
+    group.charge_at(0, 2 * UNIT).unwrap();
+    charge_counters(group, UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    let word = word_at_rest(group, 0).unwrap();
+    assert!(word.prepaid() + 3 * UNIT > word.room(), "{word:?}");
+    3 * UNIT
+}
+
+/// The last bytes of a group lie above the cap. Another thread spends all that is there, returns it, and gives the node back. The place
+/// gets another node, with a group whose bytes lie above the cap in their turn.
+fn an_uncharge_that_is_late() {
+    let (shared, parent, group) = group_of_its_own_chunk();
+    let live = more_than_there_is_room_for(group);
+    let stock = Stock::of(group, 0).unwrap();
+    assert!(!stock.put(live).takes(live));
+    let (word, all) = (stock.word, stock.look().prepaid());
+    assert!(stock.spend(all));
+    drop(stock);
+    aftermath::uncharge_counters(group, all);
+    shared.remove(group).unwrap();
+    let late = thread::spawn(move || group.uncharge_slowly(live, 0, Some(word)));
+    give_back(shared, group);
+    let next = shared.create(parent, "next").unwrap();
+    assert!(next.id() == NodeId(CHUNK) && !core::ptr::eq(next, group), "another node at the same place");
+    let bytes = more_than_there_is_room_for(next);
+    next.uncharge_at(0, bytes);
+    late.join().unwrap();
+    drain_all(next);
+    assert_eq!((next.counter.usage(), parent.counter.usage()), (0, 0), "its bytes are returned by itself");
+}
+
+#[test]
+fn a_late_uncharge_leaves_a_node_that_is_gone_alone() {
+    explore_up_to(2, an_uncharge_that_is_late);
+}
+
+/// The same, step by step: loom finds no such execution by itself. The section of the late uncharge begins after the retirement of the
+/// node, so the grace period does not wait for it.
+fn an_uncharge_that_is_late_step_by_step() {
+    let (shared, parent, group) = group_of_its_own_chunk();
+    let live = more_than_there_is_room_for(group);
+    let stock = Stock::of(group, 0).unwrap();
+    assert!(!stock.put(live).takes(live));
+    let (word, all) = (stock.word, stock.look().prepaid());
+    assert!(stock.spend(all));
+    drop(stock);
+    aftermath::uncharge_counters(group, all);
+    shared.remove(group).unwrap();
+    retire(shared, group);
+    let mut period = grace::begin(Form::Quiet);
+    let late = Stock::touched(group, 0, word).enter();
+    while !period.poll() {
+        thread::yield_now();
+    }
+    erase(shared);
+    let next = shared.create(parent, "next").unwrap();
+    let bytes = more_than_there_is_room_for(next);
+    let stock = Stock::of(next, 0).unwrap();
+    assert!(!stock.put(bytes).takes(bytes));
+    late.into_iter().for_each(|stock| refill::uncharge_miss(stock, live));
+    refill::uncharge_miss(stock, bytes);
+    drain_all(next);
+    assert_eq!((next.counter.usage(), parent.counter.usage()), (0, 0), "its bytes are returned by itself");
+}
+
+#[test]
+fn a_late_uncharge_looks_at_its_node_again() {
+    explore(an_uncharge_that_is_late_step_by_step);
+}
+
+#[test]
+#[should_panic(expected = "a node that is in use has a hierarchy")]
+fn a_late_uncharge_that_trusts_its_word_is_caught() {
+    mutation::with(Mutation::LateCallTrustsItsWord, || explore(an_uncharge_that_is_late_step_by_step));
+}
+
+/// A charge of a group that nothing holds has hidden bytes in a word when the node is given back. The place gets a new node.
+fn an_attempt_that_is_left() {
+    let (shared, parent, group) = group_of_its_own_chunk();
+    group.charge_at(0, UNIT).unwrap();
+    group.uncharge_at(0, UNIT);
+    shared.remove(group).unwrap();
+    let late = Stock::of(group, 0).unwrap();
+    assert!(!late.attempt(UNIT).is_open());
+    let word = late.word;
+    drop(late);
+    give_back(shared, group);
+    assert!(Stock::touched(group, 0, word).enter().is_none(), "the node is gone, and nothing is put back");
+    let next = shared.create(parent, "next").unwrap();
+    assert_eq!(next.id(), NodeId(CHUNK), "the place is the same");
+    let other = thread::spawn(move || {
+        next.charge_at(0, UNIT).unwrap();
+        next.uncharge_at(0, UNIT);
+    });
+    next.charge_at(0, UNIT).unwrap();
+    next.uncharge_at(0, UNIT);
+    other.join().unwrap();
+    drain_all(next);
+    assert_eq!(next.counter.usage(), 0, "the bytes that another group's charge hid are not the next one's");
+}
+
+#[test]
+fn a_new_node_begins_without_hidden_bytes() {
+    explore_up_to(2, an_attempt_that_is_left);
+}
+
+#[test]
+#[should_panic(expected = "are not the next one's")]
+fn a_new_node_with_hidden_bytes_is_caught() {
+    mutation::with(Mutation::NewNodeKeepsTheWords, || explore_up_to(2, an_attempt_that_is_left));
+}
+
+/// The clock has seen a stock without bytes that is not open. The group goes, and the next one of the place opens a stock.
+fn a_clock_that_is_late() {
+    let shared = obtain(config(1, 3));
+    let group = shared.create(shared.root(), "group").unwrap();
+    group.charge_at(0, UNIT).unwrap();
+    group.uncharge_at(0, UNIT);
+    drain_all(group);
+    assert!(word_at_rest(group, 0).is_some_and(|word| word.cap() > 0 && !word.is_open()));
+    let clock = thread::spawn(move || _ = evict::visit(group, 0));
+    thread::yield_now();
+    shared.remove(group).unwrap();
+    drop(Group::adopted(group));
+    let next = shared.create(shared.root(), "next").unwrap();
+    assert!(core::ptr::eq(next, group), "the place is the same");
+    next.charge_at(0, UNIT).unwrap();
+    clock.join().unwrap();
+    assert_reserves_are_caps(shared);
+    next.uncharge_at(0, UNIT);
+    drain_all(next);
+    assert_eq!(next.counter.usage(), 0);
+}
+
+#[test]
+fn a_late_clock_takes_a_cap_once() {
+    explore_up_to(2, a_clock_that_is_late);
+}
+
+#[test]
+#[should_panic]
+fn a_clock_that_takes_a_cap_blindly_is_caught() {
+    mutation::with(Mutation::ClockTakesTheCapBlindly, || explore_up_to(2, a_clock_that_is_late));
+}
+
+/// A drain has taken the stock of a group, which is removed before the bytes are back.
+fn a_drain_that_is_late() {
+    let shared = obtain(config(1, 3));
+    let group = shared.create(shared.root(), "group").unwrap();
+    group.charge_at(0, UNIT).unwrap();
+    group.uncharge_at(0, UNIT);
+    group.pin_inner();
+    let drain = thread::spawn(move || {
+        drain_all(group);
+        aftermath::unpin(group);
+    });
+    thread::yield_now();
+    shared.remove(group).unwrap();
+    assert_eq!(group.counter.usage(), 0, "a removal has waited for the bytes that a drain had taken");
+    drop(Group::adopted(group));
+    drain.join().unwrap();
+    assert_eq!(shared.tree.lock().in_use(), 1, "the place is free");
+}
+
+#[test]
+fn a_removal_waits_for_a_drain() {
+    explore_up_to(2, a_drain_that_is_late);
+}
+
+#[test]
+#[should_panic(expected = "had taken")]
+fn a_drain_that_returns_its_grant_early_is_caught() {
+    mutation::with(Mutation::GrantIsReturnedTooEarly, || explore_up_to(2, a_drain_that_is_late));
+}
