@@ -9,7 +9,8 @@
 //! - I1. A block is held by one value: a `Fresh`, a record, an `Unlinked` or the limbo. Each knows the records it came from, and
 //!   others refuse it.
 //! - I2. A slot is enabled only after the arena admitted it, and for ever.
-//! - E1. admit → access: Release → Acquire on the slot's flag (`record`).
+//! - E1. admit → access → allocate again: Release → Acquire on the slot's flag (`record`). A thread that uses the slot knows that the arena
+//!   admitted it, and so does whoever gets the memory after it, and clears it. Loom: `loom_memory_that_was_used_on_a_new_slot_is_cleared`.
 
 #![allow(unsafe_code)]
 
@@ -119,16 +120,11 @@ impl Records {
     pub fn admit(&self, slot: usize) {
         if !self.enabled.contains(slot) {
             self.arena.admit(slot);
-            self.enable(slot);
+            let relaxed = active(Mutation::SlotIsEnabledRelaxed);
+            // ORDERING: Release; pairs with the Acquire in `is_enabled` (E1).
+            self.slot_enabled[slot].store(true, if relaxed { Ordering::Relaxed } else { Ordering::Release });
+            self.enabled.insert(slot);
         }
-    }
-
-    fn enable(&self, slot: usize) {
-        let relaxed = active(Mutation::SlotIsEnabledRelaxed);
-        // ORDERING: Release; pairs with the Acquire in `is_enabled`: a thread that used the slot, and those that come after it,
-        // find the slot admitted in the arena, which clears what was written there (E1).
-        self.slot_enabled[slot].store(true, if relaxed { Ordering::Relaxed } else { Ordering::Release });
-        self.enabled.insert(slot);
     }
 
     /// Whether the copies of `slot` are enabled.

@@ -54,7 +54,7 @@ mod loom;
 mod tests;
 
 /// Places with words in one block.
-const PLACES: u32 = if cfg!(memgroup_loom) { 8 } else { 512 };
+const PLACES: u32 = if cfg!(memgroup_loom) { 4 } else { 512 };
 
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 
@@ -111,12 +111,11 @@ impl Words {
         }
     }
 
-    /// Reserves the word of `place` on each slot, along with those of its neighbours. Returns whether
-    /// they are all zero because no place of the block was reserved before.
+    /// Reserves the word of `place` on each slot, along with those of its neighbours.
     ///
     /// # Errors
     /// The system refuses address space.
-    pub fn reserve(&self, place: u32) -> Result<bool, OutOfMemory> {
+    pub fn reserve(&self, place: u32) -> Result<(), OutOfMemory> {
         let mut blocks = self.blocks.lock();
         let block = match blocks.entry(place / PLACES) {
             Entry::Occupied(block) => block.into_mut(),
@@ -129,7 +128,7 @@ impl Words {
             }
         };
         block.reservations += 1;
-        Ok(block.reservations == 1)
+        Ok(())
     }
 
     /// Takes one reservation of `place` back. With the last one of its block the system gets the

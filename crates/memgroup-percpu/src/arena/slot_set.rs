@@ -38,8 +38,7 @@ impl SlotSet {
     #[inline(always)]
     pub(crate) fn contains(&self, slot: usize) -> bool {
         match self.words.get(slot / 64) {
-            // ORDERING: Acquire; pairs with the Release in `insert`: values that were written to the slot's copies before it was
-            // enabled are seen (`record.rs`). For E1 coherence alone would do.
+            // ORDERING: Acquire; pairs with the Release in `insert`. For E1 coherence alone would do.
             Some(word) => word.load(Ordering::Acquire) >> (slot % 64) & 1 != 0,
             None => false,
         }

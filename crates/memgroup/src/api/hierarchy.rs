@@ -10,6 +10,7 @@ use crate::api::scope;
 use crate::api::snapshot::Snapshot;
 use crate::api::statistics::Statistics;
 use crate::base::deadline::Deadline;
+use crate::base::effort::Means;
 use crate::base::error::GroupError;
 use crate::base::id::{GroupId, IdError, NodeId};
 use crate::charge::charge::Charge;
@@ -24,6 +25,7 @@ use crate::reclaim::{
 use crate::state::config::{Config, ConfigError};
 use crate::state::stats::builtin::{CPU, IO, MEMORY};
 use crate::state::stats::stat::{RegisterError, Subsystem};
+use crate::stock::Unheld;
 use crate::tree::error::ChargeError;
 use crate::tree::handle::{Group, Hierarchy};
 use crate::tree::listing::{self, Listing};
@@ -163,8 +165,9 @@ impl Hierarchy {
     /// It goes with [`uncharge`](Hierarchy::uncharge), because each hierarchy has its own ids.
     #[inline]
     pub fn try_charge_current(&self, bytes: u64) -> Option<Result<Charge, ChargeError>> {
-        let node = scope::node().filter(|node| std::ptr::eq(node.shared(), self.shared()))?;
-        Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
+        let unheld = Unheld::begin();
+        let node = scope::node().filter(|node| node.is_of(self.shared()))?;
+        Some(node.charge_unheld(unheld, bytes, Means::PLAIN).map(|()| Charge::owning(node, bytes)))
     }
 
     /// Uncharges `bytes` from the group with this id, for a memory block that stores its owner's id instead of a

@@ -18,11 +18,13 @@ use std::marker::PhantomData;
 use memgroup_sync::grace;
 use memgroup_sync::ticks::{self, Moment};
 
+use crate::base::effort::Means;
 use crate::base::id::GroupId;
 use crate::charge::charge::Charge;
 use crate::observe::pressure;
 use crate::state::stats::builtin::{CPU, cpu};
 use crate::stats::update;
+use crate::stock::Unheld;
 use crate::tree::error::ChargeError;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -236,8 +238,9 @@ pub(crate) fn node() -> Option<&'static Node> {
 /// [`Hierarchy::try_charge_current`](crate::Hierarchy::try_charge_current).
 #[inline]
 pub fn try_charge_current(bytes: u64) -> Option<Result<Charge, ChargeError>> {
+    let unheld = Unheld::begin();
     let node = node()?;
-    Some(node.charge(bytes).map(|()| Charge::owning(node, bytes)))
+    Some(node.charge_unheld(unheld, bytes, Means::PLAIN).map(|()| Charge::owning(node, bytes)))
 }
 
 impl Drop for Scope<'_> {

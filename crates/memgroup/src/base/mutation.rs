@@ -48,12 +48,12 @@ memgroup_sync::mutations! {
     RemovalLeavesStocksOpen,
     /// A removal retires stocks without waiting for threads between them and the counters.
     RetireIgnoresPending,
-    /// A call that changed a stock word relies on it later without another look at its node.
-    LateCallTrustsItsWord,
+    /// An uncharge that changed a stock word relies on it later without another look at its node.
+    LateUnchargeTrustsItsWord,
     /// The budget's clock takes a cap that it saw by a store.
     ClockTakesTheCapBlindly,
-    /// The words of a node that is made anew are left as an earlier node's late calls left them.
-    NewNodeKeepsTheWords,
+    /// A charge of a group that nothing holds attempts its stock outside of a section.
+    UnheldChargeHasNoSection,
     /// Statistics are copied out of the record that is left behind, and not buried there.
     FoldLeavesCountsLive,
     /// Counts that move to a new record are not marked there.

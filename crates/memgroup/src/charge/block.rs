@@ -11,6 +11,7 @@ use crate::observe::wait::charges::Want;
 use crate::state::counter::Verdict;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
+use crate::stock::Unheld;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
 use crate::tree::owner::Owner;
@@ -77,7 +78,8 @@ impl Owner {
     /// # Errors
     /// As there.
     pub fn try_charge(self, bytes: u64) -> Result<Owner, ChargeError> {
-        let count = |node: &'static Node| node.charge_by(bytes, Means::with(Effort::Count));
+        let means = Means::with(Effort::Count);
+        let count = |node: &'static Node| node.charge_unheld(Unheld::begin(), bytes, means);
         let mut tried = (self.node(), count(self.node()));
         while let (node, Err(error)) = &tried
             && error.kind() == ChargeErrorKind::Offline

@@ -10,7 +10,7 @@ use memgroup_sync::atomic::AtomicU64;
 use crate::base::effort::Means;
 use crate::charge::{batch, refill};
 use crate::state::stock_word::Word;
-use crate::stock::Stock;
+use crate::stock::{Stock, Unheld};
 use crate::tree::error::ChargeError;
 use crate::tree::node::Node;
 
@@ -37,6 +37,43 @@ impl Node {
         self.charge_slowly(bytes, means, slot, tried, found)
     }
 
+    /// The same where nothing holds the group. `unheld` has been there since the caller found it.
+    #[inline(always)]
+    pub(crate) fn charge_unheld(
+        &'static self,
+        unheld: Unheld,
+        bytes: u64,
+        means: Means,
+    ) -> Result<(), ChargeError> {
+        if self.stocks(bytes)
+            && let Some(stock) = Stock::fast(self)
+        {
+            let found = stock.attempt(bytes);
+            if found.serves(bytes) {
+                return Ok(());
+            }
+            return self.charge_unheld_slowly(unheld, bytes, means, stock.slot, stock.word, found);
+        }
+        drop(unheld);
+        self.charge_slowly(bytes, means, 0, None, Word(0))
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn charge_unheld_slowly(
+        &'static self,
+        unheld: Unheld,
+        bytes: u64,
+        means: Means,
+        slot: usize,
+        word: &'static AtomicU64,
+        found: Word,
+    ) -> Result<(), ChargeError> {
+        let stock = Stock::held(self, slot, word);
+        drop(unheld);
+        batch::charge_miss(stock, bytes, found, means)
+    }
+
     /// All that is not a hit, in one function, so that little is left to be inlined elsewhere. With a word, the attempt on it was made.
     #[cold]
     #[inline(never)]
@@ -48,8 +85,8 @@ impl Node {
         tried: Option<&'static AtomicU64>,
         found: Word,
     ) -> Result<(), ChargeError> {
-        match tried.and_then(|word| Stock::touched(self, slot, word).enter()) {
-            Some(stock) => batch::charge_miss(stock, bytes, found, means),
+        match tried {
+            Some(word) => batch::charge_miss(Stock::held(self, slot, word), bytes, found, means),
             None => batch::charge_in_slot(self, self.shared().source.current(), bytes, means),
         }
     }
@@ -76,7 +113,7 @@ impl Node {
         match put {
             // Where the node was given back, another thread has taken the bytes back to the counters before.
             Some(word) => {
-                let stock = Stock::touched(self, slot, word).enter();
+                let stock = Stock::again(self, slot, word);
                 stock.into_iter().for_each(|stock| refill::uncharge_miss(stock, bytes));
             }
             None => refill::uncharge_in_slot(self, self.shared().source.current(), bytes),

@@ -5,7 +5,7 @@ pub(crate) mod grant;
 pub(crate) mod listed;
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
-use memgroup_sync::grace::{self, Section};
+use memgroup_sync::grace::{self, BriefSection, Section};
 use memgroup_sync::interleave;
 
 use crate::base::mutation::{self, Mutation};
@@ -17,9 +17,9 @@ use crate::tree::node::Node;
 /// The stock of one slot, in a read section. While this lives, its word is that of the node's place. Held for bounded steps only, never
 /// while the thread waits for a lock.
 ///
-/// Without a section, which is what a hit needs, the word is the group's for as long as the caller holds the group. An uncharge holds
-/// it until its addition, and a scope with a forgotten guard does not hold it at all. After that the place may have its next group, or
-/// the words may be back at the system. So [`enter`](Stock::enter) checks the word again.
+/// A hit needs no section, because its caller holds the group, by a handle or by the bytes that it returns. An uncharge holds it until
+/// its addition only. After that the place may have its next group, or the words may be back at the system; so [`again`](Stock::again)
+/// looks at the node once more. A caller that does not hold the group at all has a section of its own ([`Unheld`]).
 pub(crate) struct Stock<S = Section> {
     pub(crate) node: &'static Node,
     pub(crate) slot: usize,
@@ -33,23 +33,6 @@ impl Stock<()> {
     pub(crate) fn fast(node: &'static Node) -> Option<Stock<()>> {
         let (slot, word) = node.stock.get_current(&node.fast_slot)?;
         Some(Stock { node, slot, word, _section: () })
-    }
-
-    /// The stock whose `word` a call has changed.
-    pub(crate) fn touched(node: &'static Node, slot: usize, word: &'static AtomicU64) -> Stock<()> {
-        Stock { node, slot, word, _section: () }
-    }
-
-    /// The same stock in a section. `None` if the node was given back since the word was found: its words are not the caller's any more.
-    pub(crate) fn enter(self) -> Option<Stock> {
-        let Stock { node, slot, word, .. } = self;
-        let section = grace::enter();
-        interleave::point();
-        if !node.stock.leads_to(slot, word) && !mutation::active(Mutation::LateCallTrustsItsWord) {
-            return None;
-        }
-        node.find_stocks()?.note(slot);
-        Some(Stock { node, slot, word, _section: section })
     }
 }
 
@@ -81,6 +64,21 @@ impl Stock {
         Some(Stock { node, slot, word, _section: section })
     }
 
+    /// The stock with a word that the caller has found before. The caller holds the group, or has been in a section since.
+    pub(crate) fn held(node: &'static Node, slot: usize, word: &'static AtomicU64) -> Stock {
+        let section = grace::enter();
+        node.find_stocks().into_iter().for_each(|stocks| stocks.note(slot));
+        Stock { node, slot, word, _section: section }
+    }
+
+    /// The same where the caller has not held the group since. `None` if the node was given back meanwhile.
+    pub(crate) fn again(node: &'static Node, slot: usize, word: &'static AtomicU64) -> Option<Stock> {
+        let stock = Stock::held(node, slot, word);
+        interleave::point();
+        let is_found = node.stock.leads_to(slot, word);
+        (is_found || mutation::active(Mutation::LateUnchargeTrustsItsWord)).then_some(stock)
+    }
+
     /// The word now. A compare-and-swap decides whether it still is.
     pub(crate) fn look(&self) -> Word {
         // ORDERING: Relaxed; `change` decides.
@@ -100,6 +98,23 @@ impl Stock {
     /// Spends prepaid bytes if the stock has them. Counts no attempt.
     pub(crate) fn spend(&self, bytes: u64) -> bool {
         self.update(|word| word.covers(bytes).then(|| word.less(bytes))).is_some()
+    }
+}
+
+/// A caller that holds no group is in a section while this lives: the nodes that it finds are not given back, and neither are their words.
+pub(crate) struct Unheld {
+    _brief: Option<BriefSection>,
+    _section: Option<Section>,
+}
+
+impl Unheld {
+    #[inline(always)]
+    pub(crate) fn begin() -> Unheld {
+        if mutation::active(Mutation::UnheldChargeHasNoSection) {
+            return Unheld { _brief: None, _section: None };
+        }
+        let brief = grace::enter_briefly();
+        Unheld { _section: brief.is_none().then(grace::enter), _brief: brief }
     }
 }
 

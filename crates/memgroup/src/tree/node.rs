@@ -189,16 +189,6 @@ impl Node {
         self.shared.get().map(|shared| &shared.stocks)
     }
 
-    /// Sets the words of its place to zero: calls that were late for an earlier node there may have left bytes in them, or attempts. The
-    /// node is not published yet.
-    pub(crate) fn clear_stocks(&self) {
-        let stocks = self.find_stocks().into_iter().flat_map(Words::used);
-        for word in stocks.filter_map(|slot| self.stock.get(slot)) {
-            // ORDERING: Relaxed; published with the node.
-            word.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// Returns whether it is a node of this hierarchy. A node that was given back is of none.
     pub(crate) fn is_of(&self, shared: &Shared) -> bool {
         self.shared.get().is_some_and(|own| std::ptr::eq(own, shared))

@@ -392,13 +392,13 @@ impl Shared {
         let mut owned = self.owned.lock();
         let Some(values) = take_values(self.statistics.stores()) else { return false };
         let places = owned.spare.take_places().and_then(|places| match self.stocks.reserve(number * CHUNK) {
-            Ok(are_zero) => Some((places, are_zero)),
+            Ok(()) => Some(places),
             Err(_) => {
                 owned.spare = places.into_spare();
                 None
             }
         });
-        let Some((mut places, are_zero)) = places else {
+        let Some(mut places) = places else {
             values.into_iter().for_each(|(store, values)| store.put_back(values));
             return false;
         };
@@ -407,9 +407,6 @@ impl Shared {
             let place = (at % CHUNK) as usize;
             let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
             node.init(self, NodeId(at), rare, entries);
-            if !are_zero && !mutation::active(Mutation::NewNodeKeepsTheWords) {
-                node.clear_stocks();
-            }
             if let Some(kept) = owned.kept.remove(&NodeId(at)) {
                 node.keep_parts(kept);
             }

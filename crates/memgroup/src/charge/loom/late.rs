@@ -3,8 +3,8 @@
 //!
 //! | call | holds its group until | why it is harmless later | fault |
 //! |---|---|---|---|
-//! | an uncharge above the cap | its addition, which another thread takes to the counters | it looks at the node again in a section | `LateCallTrustsItsWord` |
-//! | a charge in a scope whose guard was forgotten | never | the same; it leaves what it hid in the word of a node that is gone | `NewNodeKeepsTheWords` |
+//! | an uncharge above the cap | its addition, which another thread takes to the counters | it looks at the node again in a section | `LateUnchargeTrustsItsWord` |
+//! | a charge in a scope whose guard was forgotten, or of an old owner of blocks | never | it is in a section before it finds the node | `UnheldChargeHasNoSection` |
 //! | the budget's clock | never | it replaces a word that it saw by compare-and-swap | `ClockTakesTheCapBlindly` |
 //! | a drain | it returns the stock's grant, its last step | a removal waits for the grant | `GrantIsReturnedTooEarly` |
 //!
@@ -12,11 +12,13 @@
 
 use memgroup_sync::grace::{self, Form};
 
+use crate::base::effort::Means;
 use crate::charge::loom::*;
 use crate::lifecycle::maintenance::Maintained;
 use crate::lifecycle::pace::Pace;
 use crate::lifecycle::records::free_kept;
 use crate::state::config::CHUNK;
+use crate::stock::Unheld;
 use crate::tree::handle::Group;
 
 /// A hierarchy with groups in all places of the root's chunk, and one more, in a chunk of its own, below one of those.
@@ -101,7 +103,7 @@ fn an_uncharge_that_is_late_step_by_step() {
     shared.remove(group).unwrap();
     retire(shared, group);
     let mut period = grace::begin(Form::Quiet);
-    let late = Stock::touched(group, 0, word).enter();
+    let late = Stock::again(group, 0, word);
     while !period.poll() {
         thread::yield_now();
     }
@@ -124,43 +126,49 @@ fn a_late_uncharge_looks_at_its_node_again() {
 #[test]
 #[should_panic(expected = "a node that is in use has a hierarchy")]
 fn a_late_uncharge_that_trusts_its_word_is_caught() {
-    mutation::with(Mutation::LateCallTrustsItsWord, || explore(an_uncharge_that_is_late_step_by_step));
+    mutation::with(Mutation::LateUnchargeTrustsItsWord, || explore(an_uncharge_that_is_late_step_by_step));
 }
 
-/// A charge of a group that nothing holds has hidden bytes in a word when the node is given back. The place gets a new node.
-fn an_attempt_that_is_left() {
+/// A charge of a group that nothing holds hides bytes in a word that goes back to the system before it puts them back. Step by step.
+fn an_unheld_charge_that_is_late() {
     let (shared, parent, group) = group_of_its_own_chunk();
     group.charge_at(0, UNIT).unwrap();
     group.uncharge_at(0, UNIT);
     shared.remove(group).unwrap();
-    let late = Stock::of(group, 0).unwrap();
-    assert!(!late.attempt(UNIT).is_open());
-    let word = late.word;
-    drop(late);
-    give_back(shared, group);
-    assert!(Stock::touched(group, 0, word).enter().is_none(), "the node is gone, and nothing is put back");
+    drop(grace::enter());
+    let unheld = Unheld::begin();
+    let stock = Stock::of(group, 0).unwrap();
+    let (word, found) = (stock.word, stock.attempt(UNIT));
+    drop(stock);
+    assert!(!found.is_open(), "the group was removed");
+    retire(shared, group);
+    let mut period = grace::begin(Form::Quiet);
+    let is_over = (0..4).any(|_| period.poll());
+    if is_over {
+        erase(shared);
+    }
+    let refused = group.charge_unheld_slowly(unheld, UNIT, Means::PLAIN, 0, word, found).unwrap_err();
+    assert_eq!(refused.kind(), ChargeErrorKind::Offline);
+    while !period.poll() {
+        thread::yield_now();
+    }
+    erase(shared);
     let next = shared.create(parent, "next").unwrap();
-    assert_eq!(next.id(), NodeId(CHUNK), "the place is the same");
-    let other = thread::spawn(move || {
-        next.charge_at(0, UNIT).unwrap();
-        next.uncharge_at(0, UNIT);
-    });
     next.charge_at(0, UNIT).unwrap();
     next.uncharge_at(0, UNIT);
-    other.join().unwrap();
     drain_all(next);
-    assert_eq!(next.counter.usage(), 0, "the bytes that another group's charge hid are not the next one's");
+    assert_eq!((next.counter.usage(), parent.counter.usage()), (0, 0));
 }
 
 #[test]
-fn a_new_node_begins_without_hidden_bytes() {
-    explore_up_to(2, an_attempt_that_is_left);
+fn an_unheld_charge_puts_back_what_it_hid_before_the_word_goes() {
+    explore(an_unheld_charge_that_is_late);
 }
 
 #[test]
-#[should_panic(expected = "are not the next one's")]
-fn a_new_node_with_hidden_bytes_is_caught() {
-    mutation::with(Mutation::NewNodeKeepsTheWords, || explore_up_to(2, an_attempt_that_is_left));
+#[should_panic]
+fn an_unheld_charge_without_a_section_is_caught() {
+    mutation::with(Mutation::UnheldChargeHasNoSection, || explore(an_unheld_charge_that_is_late));
 }
 
 /// The clock has seen a stock without bytes that is not open. The group goes, and the next one of the place opens a stock.
