@@ -80,7 +80,7 @@ pub use mutation::faults;
 pub use percpu::PerCpu;
 pub use prefetch::prefetch;
 pub use record::{Access, FastAccess, Record};
-pub use records::{Fresh, Reclaimed, Records, Relocation, Unlinked};
+pub use records::{Fresh, Records, Relocation, Unlinked};
 pub use slot::detect::{SlotReport, VARIABLE};
 pub use slot::error::SlotError;
 pub use slot::number::{VirtualGuard, pin_virtual};

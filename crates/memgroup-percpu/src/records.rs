@@ -63,15 +63,6 @@ pub struct Relocation {
     records: &'static Records,
 }
 
-/// The memory that [`Records::reclaim`] freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reclaimed {
-    /// Blocks that are free again.
-    pub blocks: usize,
-    /// Their bytes, over the slots that were enabled when they were retired.
-    pub bytes: u64,
-}
-
 impl Records {
     /// Records of `words` words each, in an arena of their own.
     ///
@@ -195,27 +186,22 @@ impl Records {
         self.limbo.lock().len()
     }
 
-    /// Frees the blocks that were retired before the last grace period that is over. It waits for nothing: see
+    /// Frees the blocks that were retired before the last grace period that is over. Returns how many. It waits for nothing: see
     /// [`synchronize`](memgroup_sync::grace::synchronize).
-    pub fn reclaim(&self) -> Reclaimed {
+    pub fn reclaim(&self) -> usize {
         self.reclaim_some(usize::MAX)
     }
 
     /// As [`reclaim`](Self::reclaim), for at most `most` blocks, the oldest first.
-    pub fn reclaim_some(&self, most: usize) -> Reclaimed {
+    pub fn reclaim_some(&self, most: usize) -> usize {
         const AT_ONCE: usize = 256;
-        let mut done = Vec::new();
-        let mut reclaimed = Reclaimed::default();
+        let (mut done, mut freed) = (Vec::new(), 0);
         loop {
-            let mut limbo = self.limbo.lock();
-            let before = limbo.bytes();
-            let blocks = limbo.reclaim_some(AT_ONCE.min(most - reclaimed.blocks), |item| done.push(item));
-            reclaimed.bytes += (before - limbo.bytes()) as u64;
-            drop(limbo);
-            reclaimed.blocks += blocks;
+            let blocks = self.limbo.lock().reclaim_some(AT_ONCE.min(most - freed), |block| done.push(block));
             if blocks == 0 {
-                return reclaimed;
+                return freed;
             }
+            freed += blocks;
             done.drain(..).for_each(|block| self.arena.free(block));
         }
     }

@@ -152,7 +152,8 @@ impl Words {
             self.returned_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         } else {
             // The system refuses that for memory that is locked.
-            clear(&block.region, self.block_bytes());
+            // SAFETY: the region is as long, and mapped.
+            unsafe { block.region.at(0).clear(0, self.block_bytes()) };
         }
     }
 
@@ -184,11 +185,6 @@ impl Words {
         self.used.iter()
     }
 
-    /// The number of slots that have words.
-    pub fn slots(&self) -> usize {
-        self.slots
-    }
-
     /// Address space and memory. Asks the system about each page.
     pub fn stats(&self) -> WordsStats {
         let blocks = self.blocks.lock();
@@ -206,13 +202,6 @@ impl Words {
         let starts = blocks.values().map(|block| block.region.at(0).number());
         starts.map(|start| start..start + self.block_bytes()).collect()
     }
-}
-
-/// Sets the words of a region to zero where the system doesn't.
-#[cold]
-fn clear(region: &Region, bytes: usize) {
-    // SAFETY: the region is as long, and mapped.
-    unsafe { region.at(0).clear(0, bytes) };
 }
 
 /// The place of a word in a table, in eight bytes: leads to its copy on each slot.

@@ -27,7 +27,7 @@ fn words(node: &'static Node, within: HolderSlots) -> impl Iterator<Item = (usiz
     let stocks = &node.shared().stocks;
     let slots = stocks.used().filter(move |&slot| within.contains(slot));
     let mut ahead = slots.clone();
-    let is_ahead = stocks.slots() > AHEAD;
+    let is_ahead = node.shared().source.slots() > AHEAD;
     if is_ahead {
         ahead.by_ref().take(AHEAD).for_each(|slot| node.stock.prefetch(slot));
     }

@@ -133,11 +133,6 @@ fn take_values(
 }
 
 impl Places {
-    /// The same places without an owner. They have no values yet.
-    fn into_spare(self) -> Spare {
-        Spare { nodes: Some(self.nodes), rare: Some(self.rare), entries: Some(self.entries) }
-    }
-
     /// Gives each node below `end` its place in the store of these values.
     fn attach(&mut self, first: u32, end: u32, store: &'static StatStore, values: ValuesChunk) {
         for (place, _) in (0..CHUNK_NODES).zip(first..end) {
@@ -390,20 +385,19 @@ impl Shared {
     #[cold]
     fn make_chunk(&'static self, number: u32) -> bool {
         let mut owned = self.owned.lock();
-        let Some(values) = take_values(self.statistics.stores()) else { return false };
-        let places = owned.spare.take_places().and_then(|places| match self.stocks.reserve(number * CHUNK) {
-            Ok(()) => Some(places),
-            Err(_) => {
-                owned.spare = places.into_spare();
-                None
-            }
-        });
+        let first = number * CHUNK;
+        if self.stocks.reserve(first).is_err() {
+            return false;
+        }
+        let values = take_values(self.statistics.stores());
+        let places = values.as_ref().and_then(|_| owned.spare.take_places());
         let Some(mut places) = places else {
-            values.into_iter().for_each(|(store, values)| store.put_back(values));
+            self.stocks.release(first);
+            values.into_iter().flatten().for_each(|(store, values)| store.put_back(values));
             return false;
         };
         let nodes = places.nodes.cells();
-        for (at, node) in (number * CHUNK..self.shape.places).zip(nodes) {
+        for (at, node) in (first..self.shape.places).zip(nodes) {
             let place = (at % CHUNK) as usize;
             let (rare, entries) = (&places.rare.cells()[place], &places.entries.cells()[place]);
             node.init(self, NodeId(at), rare, entries);
@@ -411,8 +405,8 @@ impl Shared {
                 node.keep_parts(kept);
             }
         }
-        for (store, values) in values {
-            places.attach(number * CHUNK, self.shape.places, store, values);
+        for (store, values) in values.into_iter().flatten() {
+            places.attach(first, self.shape.places, store, values);
         }
         // ORDERING: Release; pairs with the Acquire in `node`.
         self.chunks[number as usize].store(nodes.first_chunk(), Ordering::Release);

@@ -136,7 +136,7 @@ impl StatStore {
 
     /// Frees retired memory after its grace period, at most so many records. Whether there may be more.
     pub(crate) fn reclaim(&'static self, most: usize) -> bool {
-        self.records.reclaim_some(most).blocks == most
+        self.records.reclaim_some(most) == most
     }
 
     /// Sets address space aside for the record of a new group, if it has none.
