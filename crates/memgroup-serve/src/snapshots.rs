@@ -183,9 +183,7 @@ fn bytes_of(snapshot: &Snapshot) -> u64 {
         .groups
         .first()
         .map_or(0, |group| group.subsystems().map(|subsystem| subsystem.stats.len()).sum());
-    let labels =
-        |group: &GroupSnapshot| group.labels.iter().map(|(name, _)| name.capacity() + 32).sum::<usize>();
-    let texts = |group: &GroupSnapshot| group.path.capacity() + group.name.capacity() + labels(group);
+    let texts = |group: &GroupSnapshot| group.path.capacity() + group.name.capacity();
     let groups: usize = snapshot.groups.iter().map(|group| texts(group) + 16 * statistics).sum();
     let shrinkers: usize =
         snapshot.shrinkers.iter().map(|one| size_of::<ShrinkerReport>() + one.name.capacity()).sum();

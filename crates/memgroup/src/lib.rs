@@ -19,7 +19,6 @@ mod tree;
 
 pub use api::group::Overdraft;
 pub use api::hierarchy::Dying;
-pub use api::label::{Label, LabelError, LabelledCharge};
 pub use api::peak::PeakReader;
 pub use api::scope::Scope;
 #[cfg(feature = "serde")]
@@ -41,7 +40,6 @@ pub use charge::future::{Charging, Growing};
 pub use charge::reclaimer::{Reclaimer, ReclaimerStop};
 pub use control::fault_injection::{FailureInjection, InjectionError};
 pub use control::high::{Throttle, ThrottleEnd, Throttled};
-pub use control::labels::LABELS_MAX;
 pub use control::oom::{
     KillAnswer, KillHook, KillHookError, KillOutcome, KillRegistration, KillReport, KillRequest,
     OomScoreError,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
 
-/// A tree with usage, limits, labels, a name that needs encoding, and a dying group.
+/// A tree with usage, limits, a name that needs encoding, and a dying group.
 fn fill(fixture: &Fixture) -> Vec<memgroup::Charge> {
     let hierarchy = &fixture.hierarchy;
     let mut charges = Vec::new();

@@ -43,8 +43,6 @@ pub struct Dying {
     pub removed: Instant,
     /// Time since then.
     pub age: Duration,
-    /// The [labels](Group::label) under which bytes are charged to it, with those bytes.
-    pub labels: Vec<(String, u64)>,
 }
 
 /// The methods that most programs need.
@@ -145,7 +143,6 @@ impl Hierarchy {
             usage_bytes: group.usage(),
             removed,
             age: removed.elapsed(),
-            labels: group.node().list_labels().into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
         };
         held_back::settle_removed(self.shared());
         let dying = listing::dying(&self.root()).into_iter();

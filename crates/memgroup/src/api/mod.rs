@@ -4,7 +4,6 @@ pub mod block;
 pub(crate) mod bounds;
 pub(crate) mod group;
 pub(crate) mod hierarchy;
-pub(crate) mod label;
 pub(crate) mod peak;
 pub mod raw;
 pub mod scope;

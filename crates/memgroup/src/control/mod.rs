@@ -7,7 +7,6 @@ pub(crate) mod freeze;
 pub(crate) mod held;
 pub(crate) mod held_back;
 pub(crate) mod high;
-pub(crate) mod labels;
 pub(crate) mod make_room;
 pub(crate) mod oom;
 pub(crate) mod over_limit;

@@ -116,6 +116,8 @@ fn a_removed_group_holds_its_bytes_until_the_last_is_released() {
     assert_eq!((b.usage(), a.usage(), h.root().usage()), (10_001, 10_001, 10_001));
     a.remove().unwrap();
     drop((a, b));
+    let ages = |dying: &memgroup::Dying| dying.age <= dying.removed.elapsed();
+    assert!(h.dying().iter().all(ages), "each has the time since its removal");
     let listed: Vec<_> = h.dying().into_iter().map(|dying| (dying.path, dying.usage_bytes)).collect();
     assert_eq!(listed, [("/a/b".to_owned(), 10_001), ("/a".to_owned(), 10_001)]);
     // The name is free at once, and the new group has nothing to do with the old one.

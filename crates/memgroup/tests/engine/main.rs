@@ -16,7 +16,6 @@ mod future;
 mod gauges;
 mod groups;
 mod high;
-mod labels;
 mod ledger;
 mod moves;
 mod oom;

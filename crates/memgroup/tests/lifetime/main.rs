@@ -51,7 +51,7 @@ fn use_it(hierarchy: &Hierarchy, group: &Group, round: u64) -> Charge {
         drop(group.take_throttle());
     }
     if has(7) {
-        drop(group.label("sort").unwrap().try_charge(10).unwrap());
+        drop(group.try_charge(10).unwrap());
     }
     if has(11) {
         let shrinker = group.add_shrinker(ShrinkerConfig::new("nothing"), Nothing).unwrap();

@@ -72,10 +72,6 @@ impl<'h> Actor<'h> {
             Form::Until(after) => {
                 self.until(after, |deadline| group.charge_until(bytes, deadline)).map(Paper::Plain)
             }
-            Form::LabelledCharge => group.label("sort").unwrap().try_charge(bytes).map(Paper::LabelledCharge),
-            Form::LabelledForced => {
-                group.label("join").unwrap().charge_forced(bytes).map(Paper::LabelledCharge)
-            }
             Form::Scope => {
                 let _scope = scope::enter(group);
                 self.house.hierarchy.try_charge_current(bytes).expect("a group is in force").map(Paper::Plain)
@@ -93,14 +89,13 @@ impl<'h> Actor<'h> {
                 self.until(after, |deadline| charge.grow_until(bytes, deadline))
             }
             (Paper::Plain(charge), _) => charge.try_grow(bytes),
-            (Paper::LabelledCharge(labelled), _) => labelled.try_grow(bytes),
             (Paper::Gone, _) => Ok(()),
         };
         self.count_outcome(outcome);
         held.note();
     }
 
-    /// Runs `act` on a charge without a label, if the charge at `at` is one.
+    /// Runs `act` on the charge at `at`, if there is one.
     fn with_plain(&mut self, at: usize, act: impl FnOnce(&mut Actor<'h>, Arc<Member>, Charge)) {
         let Some(mut held) = self.pick(at) else { return };
         match held.strike() {
@@ -162,7 +157,6 @@ impl<'h> Actor<'h> {
                     let part = part.min(held.bytes());
                     match &mut held.paper {
                         Paper::Plain(charge) => charge.shrink(part),
-                        Paper::LabelledCharge(labelled) => labelled.shrink(part),
                         Paper::Gone => {}
                     }
                     held.note();
@@ -254,7 +248,6 @@ impl<'h> Actor<'h> {
     fn convert(&mut self, at: usize) {
         let Some(mut held) = self.pick(at) else { return };
         let charge = match held.strike() {
-            Paper::LabelledCharge(labelled) => labelled.into_charge(),
             Paper::Plain(charge) => {
                 let (id, bytes) = charge.into_parts();
                 self.house.hierarchy.charge_from_parts(id, bytes).expect("the bytes keep the group")

@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use memgroup::{Charge, Events, Group, GroupId, LabelledCharge};
+use memgroup::{Charge, Events, Group, GroupId};
 
 /// The number of statistics that actors add to.
 pub(crate) const STATS: usize = 3;
@@ -43,7 +43,6 @@ pub(crate) struct Account {
     pub(crate) path: String,
     pub(crate) parent: Option<Arc<Account>>,
     live: AtomicU64,
-    labelled: AtomicU64,
     stats: [AtomicI64; STATS],
     /// Events of the group alone, written when its last handle is dropped.
     last: Mutex<[u64; EVENTS]>,
@@ -60,10 +59,6 @@ impl Account {
     /// Bytes that are charged to the group itself.
     pub(crate) fn live(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn labelled(&self) -> u64 {
-        self.labelled.load(Ordering::Relaxed)
     }
 
     /// Statistics of the group itself.
@@ -120,7 +115,6 @@ impl Member {
             path: group.path(),
             parent: parent.as_ref().map(|parent| Arc::clone(&parent.account)),
             live: AtomicU64::new(0),
-            labelled: AtomicU64::new(0),
             stats: std::array::from_fn(|_| AtomicI64::new(0)),
             last: Mutex::default(),
             gone: Mutex::default(),
@@ -147,7 +141,6 @@ impl Drop for Member {
 /// The value that stands for charged bytes.
 pub(crate) enum Paper {
     Plain(Charge),
-    LabelledCharge(LabelledCharge),
     Gone,
 }
 
@@ -172,7 +165,6 @@ impl Held {
     pub(crate) fn bytes(&self) -> u64 {
         match &self.paper {
             Paper::Plain(charge) => charge.bytes(),
-            Paper::LabelledCharge(labelled) => labelled.bytes(),
             Paper::Gone => 0,
         }
     }
@@ -182,9 +174,6 @@ impl Held {
         let (now, account) = (self.bytes(), &self.member.account);
         let change = now.wrapping_sub(self.noted);
         account.live.fetch_add(change, Ordering::Relaxed);
-        if matches!(self.paper, Paper::LabelledCharge(_)) {
-            account.labelled.fetch_add(change, Ordering::Relaxed);
-        }
         self.noted = now;
     }
 
@@ -192,9 +181,6 @@ impl Held {
     pub(crate) fn strike(&mut self) -> Paper {
         let (account, paper) = (&self.member.account, mem::replace(&mut self.paper, Paper::Gone));
         account.live.fetch_sub(self.noted, Ordering::Relaxed);
-        if matches!(paper, Paper::LabelledCharge(_)) {
-            account.labelled.fetch_sub(self.noted, Ordering::Relaxed);
-        }
         self.noted = 0;
         paper
     }
@@ -227,7 +213,6 @@ impl Orphan {
         let bytes = held.bytes();
         let charge = match held.strike() {
             Paper::Plain(charge) => charge,
-            Paper::LabelledCharge(labelled) => labelled.into_charge(),
             Paper::Gone => return None,
         };
         let account = Arc::clone(&held.member.account);

@@ -12,8 +12,6 @@ pub(crate) enum Form {
     Forced,
     /// With a deadline in this many microseconds.
     Until(u64),
-    LabelledCharge,
-    LabelledForced,
     /// To the group in force on the thread.
     Scope,
 }
@@ -265,8 +263,6 @@ impl Plan {
             10..12 => Form::Forced,
             12..15 => Form::Until(self.random.below(1000)),
             _ if grows => Form::Try,
-            15..17 => Form::LabelledCharge,
-            17 => Form::LabelledForced,
             _ => Form::Scope,
         }
     }

@@ -76,20 +76,6 @@ fn within_scope(book: &mut Book, group: &Group) {
     book.check_bytes(0);
 }
 
-fn with_label(book: &mut Book, group: &Group) {
-    let label = group.label("rows").unwrap();
-    let outcome = label.try_charge(500);
-    if let Some(mut charge) = book.note(outcome) {
-        let grown = book.note(charge.try_grow(24)).map_or(0, |()| 24);
-        assert_eq!(label.bytes(), 500 + grown);
-        charge.shrink(100);
-        let rest = charge.into_charge();
-        assert_eq!(rest.bytes(), 400 + grown);
-    }
-    assert_eq!(label.bytes(), 0);
-    book.check_bytes(0);
-}
-
 #[test]
 fn sweep_charges_of_all_forms() {
     xtask::sweep::sweep("charges of all forms", |run| {
@@ -109,7 +95,6 @@ fn sweep_charges_of_all_forms() {
             book.keep(group.try_charge(0));
             grow(&mut book);
             within_scope(&mut book, group);
-            with_label(&mut book, group);
             group.wait_for_room(1 << 20, soon()).unwrap();
         }
         make_moves(&mut book, &[&bob, &job, &alice, &root, &bob]);

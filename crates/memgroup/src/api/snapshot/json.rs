@@ -60,7 +60,6 @@ impl GroupSnapshot {
             overdraft: Overdraft::default(),
             owed_bytes: 0,
             over_bytes_max: 0,
-            labels: Vec::new(),
             pressure: Pressure::default(),
             waiters: Waiters::default(),
             events: Events::default(),
@@ -83,19 +82,6 @@ pub(super) fn groups<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<GroupSnap
         groups[at].depth = above.saturating_add(1);
     }
     Ok(groups)
-}
-
-/// Bytes by label, as a map.
-pub(super) mod labels {
-    use super::{Deserializer, Map, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(labels: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(labels.iter().map(|(name, bytes)| (name, bytes)))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, u64)>, D::Error> {
-        Map::read(from)
-    }
 }
 
 /// The entries of a map in their order.

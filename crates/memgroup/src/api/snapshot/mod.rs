@@ -121,9 +121,6 @@ pub struct GroupSnapshot {
     pub owed_bytes: u64,
     /// The most bytes by which usage was above the limit of a dry run.
     pub over_bytes_max: u64,
-    /// Bytes that are charged to it under its labels.
-    #[cfg_attr(feature = "serde", serde(rename = "label_bytes", with = "json::labels"))]
-    pub labels: Vec<(String, u64)>,
     /// Share of the time for which threads in it and below it were stalled for memory.
     pub pressure: Pressure,
     /// Charges in it and below it that wait now.
@@ -275,7 +272,6 @@ impl GroupSnapshot {
             overdraft: group.overdraft(),
             owed_bytes: group.owed(),
             over_bytes_max: group.over_bytes_max(),
-            labels: group.labels(),
             pressure: group.pressure(),
             waiters: Waiters::default(),
             // In this order, so that there are no more than in the subtree.

@@ -90,7 +90,7 @@ fn groups_are_what_they_were_in_fresh_nodes() {
         for group in &groups {
             assert_eq!((group.max(), group.high(), group.min(), group.low()), (None, None, 0, 0));
             assert_eq!((group.peak(), group.refusals(), group.oom_score(), group.owed()), (0, 0, 0, 0));
-            assert_eq!((group.events(), group.labels()), (Default::default(), Vec::new()));
+            assert_eq!(group.events(), Default::default());
             assert_eq!((group.weight(), group.stock().hits), (100, 0));
             group.set_max(1000).unwrap();
             group.set_min(10).unwrap();
@@ -99,7 +99,6 @@ fn groups_are_what_they_were_in_fresh_nodes() {
             drop(group.charge_forced(2000).unwrap());
             assert!(group.owed() > 0);
             group.set_weight(7).unwrap();
-            drop(group.label("sort").unwrap().try_charge(100).unwrap());
         }
         remove(groups);
         if round != 1 {

@@ -30,7 +30,7 @@ fn changed(changes: &[Change]) -> (Hierarchy, Vec<Box<dyn std::any::Any>>) {
                 own.add(&group, KEYS[4], -((amount % 1000) as i64));
                 h.io().add(&group, KEYS[2], (amount % 1000) as i64);
             }
-            6 => held.push(Box::new(group.label("sorts").unwrap().charge_forced(amount % 4096))),
+            6 => held.push(Box::new(group.charge_forced(amount % 4096))),
             _ => {
                 if number % 2 == 0 {
                     held.push(Box::new(cache(&h.root(), 0, 0)));
@@ -170,9 +170,7 @@ fn serialises_a_group_under_the_documented_names() {
     let group = h.create("/a").unwrap();
     group.set_max(1 << 20).unwrap();
     let plans = cache(&group, 1, 500_000);
-    let label = group.label("sorts").unwrap();
-    let labelled = label.charge_forced(7).unwrap();
-    let forced = group.charge_forced(1 << 20).unwrap();
+    let forced = group.charge_forced((1 << 20) + 7).unwrap();
     let snapshot = h.snapshot();
     let value = serde_json::to_value(&snapshot).unwrap();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -191,7 +189,6 @@ fn serialises_a_group_under_the_documented_names() {
             "events_local",
             "fair_share",
             "id",
-            "label_bytes",
             "limits",
             "name",
             "online",
@@ -222,7 +219,6 @@ fn serialises_a_group_under_the_documented_names() {
     assert_eq!(found["waiters"], json!({ "now": 0, "longest_us": 0, "bytes": 0 }));
     let none = json!({ "avg10_percent": 0.0, "avg60_percent": 0.0, "avg300_percent": 0.0, "total_us": 0 });
     assert_eq!(found["pressure"], json!({ "some": none, "full": none }));
-    assert_eq!(found["label_bytes"], json!({ "sorts": 7 }));
     assert_eq!(
         (&found["path"], &found["name"], &found["depth"], &found["parent"]),
         (&json!("/a"), &json!("a"), &json!(1), &json!(0))
@@ -256,7 +252,7 @@ fn serialises_a_group_under_the_documented_names() {
     {
         assert!(report[figure].is_u64(), "{figure}: {report}");
     }
-    drop((plans, forced, labelled));
+    drop((plans, forced));
 }
 
 #[test]

@@ -302,18 +302,16 @@ fn counts_waiters_in_the_group_and_above() {
 }
 
 #[test]
-fn contains_labels_debts_and_measured_limits() {
+fn contains_debts_and_measured_limits() {
     let h = hierarchy();
     let group = h.create("/a").unwrap();
-    let label = group.label("sorts").unwrap();
-    let held = label.try_charge(3000).unwrap();
+    let held = group.try_charge(3000).unwrap();
     group.set_max(4096).unwrap();
     group.set_enforced(false);
     let over = group.try_charge(5000).unwrap();
     group.remove().unwrap();
     let snapshot = h.snapshot();
     let found = snapshot.group("/a").unwrap();
-    assert_eq!(found.labels, [("sorts".to_owned(), 3000)]);
     assert_eq!(found.dying.unwrap().usage_bytes, 8000);
     assert_eq!((found.over_bytes_max, found.events_local.would_refuse), (3904, 1));
     assert_eq!(found.owed_bytes, group.owed());
