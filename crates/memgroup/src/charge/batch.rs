@@ -12,7 +12,7 @@ use crate::charge::slow::{Ask, charge_slow_path};
 use crate::charge::{evict, refill};
 use crate::control::{aftermath, fault_injection, high};
 use crate::counter::chain::{self, Climb, Until};
-use crate::state::counter::{Purpose, Verdict};
+use crate::state::counter::Purpose;
 use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;
 use crate::stats::update::count;
@@ -185,7 +185,7 @@ fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: B
     let pending = Pending::begun(stock);
     let grant = (cap > word.room()).then(|| Grant::announce(&pending, word, cap));
     let purpose = if grant.is_some() { Purpose::Grant } else { Purpose::Charge };
-    let climb = Climb { purpose, ..Climb::to(Until::Top, Verdict::Hint) };
+    let climb = Climb { purpose, ..Climb::to(Until::Top) };
     let buy = || {
         chain::look_for_room(node, Until::Top, bytes + surplus)
             .and_then(|()| aftermath::charge(node, bytes + surplus, climb))

@@ -8,7 +8,6 @@ use crate::charge::slow::{Ask, charge_slow_path};
 use crate::control::{aftermath, high, over_limit};
 use crate::counter::chain::{self, Climb, Refused, Until};
 use crate::observe::wait::charges::Want;
-use crate::state::counter::Verdict;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::stock::Unheld;
@@ -127,7 +126,7 @@ impl Owner {
 
 /// Charges so many bytes if all levels have room.
 fn charge_within(node: &'static Node, bytes: u64) -> Option<Charged> {
-    let climb = Climb::to(Until::Top, Verdict::Hint);
+    let climb = Climb::to(Until::Top);
     chain::look_for_room(node, Until::Top, bytes)
         .and_then(|()| aftermath::charge(node, bytes, climb))
         .ok()?;

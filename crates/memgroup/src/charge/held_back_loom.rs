@@ -13,7 +13,6 @@ use crate::charge::loom::{charge_counters, config, explore, lone_group, obtain};
 use crate::control::aftermath;
 use crate::control::held_back::{HOLDER_OF_MODEL, Holder, Take};
 use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
-use crate::state::counter::Verdict;
 use crate::tree::node::Node;
 use crate::tree::owner::Owner;
 
@@ -71,7 +70,7 @@ fn wait_for_all(group: &'static Node, bytes: u64) -> u32 {
 fn a_slot_beside_a_waiter() {
     let all = 4 * HELD;
     let group = lone_group(1, all);
-    charge_counters(group, all, Verdict::Hint).ok().unwrap();
+    charge_counters(group, all).ok().unwrap();
     let slot: &'static Slot = keep(Box::new(Slot { word: AtomicU64::new(0), owner: Owner::of(group) }));
     HOLDER_OF_MODEL.set(Some(slot));
     let place = wait_for_all(group, all);
@@ -109,7 +108,7 @@ fn a_slot_beside_a_removal_and_a_waiter() {
     let parent = shared.create(shared.root(), "parent").unwrap();
     parent.counter.set_max(all);
     let removed = shared.create(parent, "removed").unwrap();
-    charge_counters(removed, HELD, Verdict::Hint).ok().unwrap();
+    charge_counters(removed, HELD).ok().unwrap();
     let slot: &'static Slot = keep(Box::new(Slot { word: AtomicU64::new(0), owner: Owner::of(removed) }));
     HOLDER_OF_MODEL.set(Some(slot));
     let place = wait_for_all(parent, all);

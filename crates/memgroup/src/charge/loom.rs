@@ -13,7 +13,6 @@ use crate::control::{aftermath, freeze, over_limit};
 use crate::counter::chain::{Climb, Refused, Until};
 use crate::lifecycle::memory;
 use crate::state::config::Config;
-use crate::state::counter::Verdict;
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::{MEMORY, memory as stats};
 use crate::state::stats::stat::Subsystem;
@@ -55,8 +54,8 @@ pub(crate) fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send +
 }
 
 /// Charges the counters alone.
-pub(crate) fn charge_counters(node: &'static Node, bytes: u64, verdict: Verdict) -> Result<(), Refused> {
-    aftermath::charge(node, bytes, Climb::to(Until::Top, verdict))
+pub(crate) fn charge_counters(node: &'static Node, bytes: u64) -> Result<(), Refused> {
+    aftermath::charge(node, bytes, Climb::to(Until::Top))
 }
 
 /// A hierarchy in which every slot has been used before.
@@ -441,7 +440,7 @@ fn refuses_rightly_at_two_levels_together() {
 /// An uncharge opens a stock while a charge of a group above decides on its refusal.
 fn a_stock_opened_by_an_uncharge() {
     let (parent, child) = parent_and_child(4 * UNIT, 4 * UNIT);
-    charge_counters(child, 2 * UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    charge_counters(child, 2 * UNIT).unwrap_or_else(|_| panic!("there is room"));
     let freeing = thread::spawn(move || child.uncharge_at(1, UNIT));
     let made = parent.charge_at(0, 3 * UNIT).is_ok();
     freeing.join().unwrap();

@@ -32,7 +32,6 @@ use crate::observe::event;
 use crate::observe::wait::charges::duties::Duty;
 use crate::observe::wait::charges::{ChargeQueue, Entry};
 use crate::observe::wait::tasks::TaskWaker;
-use crate::state::counter::Verdict;
 use crate::tree::handle::Hierarchy;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
@@ -237,7 +236,7 @@ impl Review {
     fn make_charge(&self, at: &'static Node, attempt: &mut OomAttempt) -> bool {
         let &Review { node, bytes, deadline, is_first, .. } = self;
         let shared = node.shared();
-        let charge = || aftermath::charge(node, bytes, Climb::to(Until::Top, Verdict::Hint));
+        let charge = || aftermath::charge(node, bytes, Climb::to(Until::Top));
         let mut over = match dry_run::past_dry_runs(bytes, charge) {
             Ok(()) => return true,
             Err(refused) if refused.seen.offline => return false,

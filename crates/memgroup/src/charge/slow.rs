@@ -1,45 +1,60 @@
-//! Slow path: a charge that the stock did not serve. [`guide::refusal`](crate::guide::refusal) describes its steps.
+//! Slow path: a charge that the stock did not serve. [`guide::refusal`](crate::guide::refusal)
+//! describes its steps.
 //!
 //! # The ladder
 //!
-//! [`charge_slow_path`] is the only place that decides on a charge that the stock does not serve. It has a step a line: each step
-//! makes the charge, or leaves behind which level refused it last.
+//! [`charge_slow_path`] alone decides on a charge that the stock doesn't serve. It buys a batch, then
+//! charges the counters exactly, and where they refuse, takes the steps of [`LADDER`] in their order
+//! until one of them makes the charge. A step that may have made room tries the charge again. So
+//! after each step the attempt knows which level refused it last, and why.
 //!
 //! # G1, the refusal guarantee
-//! *When a charge is refused, live charges, charges in flight and the asked bytes together exceeded a bound at an instant within the
-//! call. The bound is the limit of the group that the error names, less the bytes kept there for groups within their protection.*
+//! *When a charge is refused, live charges, charges in flight and the asked bytes together exceeded a
+//! bound at an instant within the call. The bound is the limit of the group that the error names,
+//! less the bytes kept there for groups within their protection.*
 //!
-//! The error tells how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the amount that `protect::reserve` allows. It is
-//! looked up within the call, from sums that may lag by bytes being charged at that moment.
+//! The error says how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the amount
+//! that `protect::reserve` allows. It is looked up within the call, from sums that may lag by bytes
+//! that are being charged at that moment.
 //!
-//! Let R be that group. The last try was decided by an RMW on R's counter (`Verdict::Final`) at an instant t, which found usage U. A charge in
-//! the subtree put every byte into U. Each byte is one of these:
+//! Let R be that group. The last try was decided by an RMW on R's counter (`Counter::refused`) at an
+//! instant t, which found usage U. A charge in the subtree put every byte into U. Each byte is one of
+//! these:
 //!
-//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge adds its own bytes to a word. As far as
-//!   they are above the cap, or the word is not open, no drain and no other uncharge takes them along.
-//! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a higher level is about to refuse it. Or a
-//!   charge had it set free and keeps it (`reclaim::credit`), at most as much as it asked for. Or an attempt to consume, not served and not
-//!   yet undone, hides it. It hides at most as many bytes as that charge asked for (`stock::withdraw` has the sum).
-//! - *Prepaid*: in an open stock, or carried to or from one by the thread that has set PENDING there, or taken out by a drain that has not
-//!   returned the grant. A stock with a cap holds at most the cap, and that thread carries at most as much.
+//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge
+//!   adds its own bytes to a word. If they are above the cap, or the word isn't open, no drain and no
+//!   other uncharge takes them along.
+//! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a higher
+//!   level is about to refuse it. Or a charge had it set free and keeps it (`reclaim::credit`), at most
+//!   as much as it asked for. Or an attempt to consume, not served and not yet undone, hides it. It
+//!   hides at most as many bytes as that charge asked for (`stock::withdraw` has the sum).
+//! - *Prepaid*: in an open stock, or carried to or from one by the thread that has set PENDING there,
+//!   or taken out by a drain that has not returned the grant. A stock with a cap holds at most the cap,
+//!   and that thread carries at most as much.
 //!
-//! The prepaid bytes at t are at most `prepaid_most`. A grant for two caps is known at R before the first byte of the stock is charged there, and
-//! is returned after the last one was uncharged (`counter` I7). The refusing thread reads the sum of returned grants before t, and that of grants
+//! The prepaid bytes at t are at most `prepaid_most`. A grant for two caps is known at R before the
+//! first byte of the stock is charged there, and is returned after the last one was uncharged
+//! (`counter` I7). The refusing thread reads the sum of returned grants before t, and that of grants
 //! after t.
 //!
-//! So live charges and charges in flight are at least U - `prepaid_most`. The refusal is final if that, the asked and the kept bytes exceed the
-//! limit. Where they do not, R is frozen (`control::freeze`): no grant passes, and all stocks below are emptied until every grant is returned.
-//! `prepaid_most` is 0 then, and live bytes alone decide. A third thread may take the drained bytes, but only by an exact charge. That is a live
-//! charge or one in flight. ∎
+//! So live charges and charges in flight are at least U - `prepaid_most`. The refusal is final if
+//! that, the asked and the kept bytes exceed the limit. Otherwise R is frozen (`control::freeze`): no
+//! grant passes, and all stocks below are emptied until every grant is returned. `prepaid_most` is 0
+//! then, and live bytes alone decide. Another thread may take the drained bytes, but only by an exact
+//! charge, which is a live charge or one in flight. ∎
 //!
-//! Where a fair share refuses (`counter::share`), R is the child above its even share, and no freeze is needed: most prepaid bytes are left out of the
-//! numbers that decide (I2 and I3 there). Live charges exceed the share less a 16a-th of the room.
+//! If a fair share refuses (`counter::share`), R is the child above its even share, and no freeze is
+//! needed, because most prepaid bytes are left out of the numbers that decide (I2 and I3 there). Live
+//! charges exceed the share less a 16a-th of the room.
 //!
-//! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at once.
+//! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at
+//! once.
 //!
-//! Loom: `a_refusal_is_never_caused_by_stock`, `a_refill_between_sweep_and_refusal_refuses_no_charge`,
-//! `refuses_rightly_at_two_levels_together`, `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each. With real threads:
-//! `tests/engine/stress.rs`.
+//! Loom: `a_refusal_is_never_caused_by_stock`,
+//! `a_refill_between_sweep_and_refusal_refuses_no_charge`,
+//! `refuses_rightly_at_two_levels_together`,
+//! `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each. With
+//! real threads: `tests/engine/stress.rs`.
 
 use std::time::Instant;
 
@@ -59,26 +74,27 @@ use crate::counter::share;
 use crate::observe::event;
 use crate::observe::wait::charges::Want;
 use crate::reclaim::{self, credit};
-use crate::state::counter::{Reading, Verdict};
+use crate::state::counter::Reading;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::stock::drain;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::node::Node;
 
-/// How often caches are asked again after the last try of one charge.
+/// How often caches are asked again after the last step of one charge.
 const ASKS_MOST: u32 = 4;
 
-/// After a refusal the group's next charges go to the counters, and the one of this number may have a stock opened. The next refusal would take it.
+/// How many of a group's next charges go to the counters after a refusal. The charge after them may
+/// open a stock again, which the next refusal would drain.
 const REFUSED: u32 = 8;
 
-/// A charge that the slow path is to make.
+/// A charge for the slow path to make.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask {
     pub(crate) bytes: u64,
     pub(crate) until: Until,
     pub(crate) want: Want,
-    /// The slot where a batch may be bought: its stock gets the rest of it.
+    /// The slot whose stock gets the rest of a batch, if one may be bought.
     pub(crate) prepays: Option<usize>,
     pub(crate) means: Means,
 }
@@ -91,318 +107,365 @@ impl Ask {
     pub(crate) fn with_batch(slot: usize, bytes: u64) -> Ask {
         Ask { prepays: Some(slot), ..Ask::exact(bytes, Until::Top) }
     }
+
+    /// Charges the counters for exactly the bytes, or looks whether there is room for a wait that
+    /// charges nothing.
+    fn try_once(&self, node: &'static Node) -> Result<(), Refused> {
+        match self.want {
+            Want::Charge | Want::Checkpoint => aftermath::charge(node, self.bytes, Climb::to(self.until)),
+            Want::Room => chain::look_past_dry_runs(node, self.until, self.bytes),
+        }
+    }
+
+    /// Does the same past limits that only count.
+    fn try_past_dry_runs(&self, node: &'static Node) -> Result<(), Refused> {
+        dry_run::past_dry_runs(self.bytes, || self.try_once(node))
+    }
+
+    /// Ends a charge that was made: throttles the group above `high`, and gives back bytes that were
+    /// only charged to find out whether they have room.
+    fn made(&self, node: &'static Node) {
+        if self.want != Want::Room {
+            high::after_charge(node, self.until, self.bytes, self.means.effort);
+        }
+        if self.want == Want::Checkpoint {
+            aftermath::uncharge_counters(node, self.bytes);
+        }
+    }
+
+    /// Returns the level at which this charge must queue behind others, because it can wait, too, and
+    /// can fit one day.
+    fn level_to_queue_at(&self, node: &'static Node) -> Option<&'static Node> {
+        let waits = self.means.deadline.is_some_and(|deadline| Instant::now() < deadline);
+        let queues = waits || self.means.poll == Poll::First;
+        held_level(node).filter(|_| queues && never_fits(node, self.bytes).is_none())
+    }
 }
 
 /// Makes the charge that `ask` describes, or refuses it for good.
 #[cold]
 #[inline(never)]
 pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), ChargeError> {
-    let Ask { bytes, until, want, means, .. } = ask;
-    // The first two steps, before there is a ladder: they make most charges, and cost less without its state.
-    let mut refused = None;
-    if means.deadline.is_none() && means.poll == Poll::No && want == Want::Charge {
-        if ask.prepays.take().is_some_and(|slot| batch::buy(node, slot, bytes, means.effort)) {
-            return Ok(());
-        }
-        refused = aftermath::charge(node, bytes, Climb::to(until, Verdict::Hint)).err();
-        if refused.is_none() {
-            high::after_charge(node, until, bytes, means.effort);
-            return Ok(());
+    if ask.means.deadline.is_some() || ask.means.poll == Poll::First {
+        let can_wait = !credit::is_reclaiming() && !grace::inside();
+        ask.means.deadline = ask.means.deadline.filter(|_| can_wait);
+        if let Some(at) = ask.level_to_queue_at(node) {
+            return climb(node, ask, Refused { node: at, seen: at.counter.read() }, &[]);
         }
     }
-    climb(SlowCharge::new(node, ask, refused))
+    if let Some(slot) = ask.prepays
+        && batch::buy(node, slot, ask.bytes, ask.means.effort)
+    {
+        return Ok(());
+    }
+    match ask.try_once(node) {
+        Ok(()) => {
+            ask.made(node);
+            Ok(())
+        }
+        Err(refused) => climb(node, ask, refused, AFTER_EXACT),
+    }
 }
 
+/// A step of the ladder. `full` is the level that refused the charge last.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Charges the counters exactly.
+    Exact,
+    /// Passes limits that only count.
+    DryRun,
+    /// Counts the group's own bytes, if it gives shares: they may be fewer than was known.
+    Recount,
+    /// Collects bytes that an allocator holds back below `full`, if they are as many as the charge
+    /// lacks.
+    HeldBack,
+    /// Drains stocks below `full` of as many bytes as the charge lacks.
+    Drain,
+    /// Has shrinkers below `full` free the missing bytes.
+    Reclaim,
+    /// Has a group below `full` stopped.
+    Kill,
+    /// Decides. If prepaid bytes could still make room, it freezes `full` first.
+    Final,
+}
+
+const LADDER: [Step; 8] = [
+    Step::Exact,
+    Step::DryRun,
+    Step::Recount,
+    Step::HeldBack,
+    Step::Drain,
+    Step::Reclaim,
+    Step::Kill,
+    Step::Final,
+];
+const AFTER_EXACT: &[Step] = LADDER.split_at(1).1;
+
+/// The outcome of a step.
+enum Outcome {
+    /// The charge is made, or there is room for a wait that charges nothing.
+    Charged,
+    /// The level that refused last will not have room, whatever the next steps do.
+    Refused,
+    Next,
+}
+
+/// Takes the steps for a charge that was refused, and all of them again after each wait.
 #[inline(never)]
-fn climb(mut charge: SlowCharge) -> Result<(), ChargeError> {
+fn climb(node: &'static Node, ask: Ask, refused: Refused, mut steps: &[Step]) -> Result<(), ChargeError> {
+    if ask.means.poll != Poll::No {
+        // A reclaimer takes the steps for a future.
+        return Err(ChargeError::of(refused.node, refused.seen, ask.bytes));
+    }
+    let mut attempt = Attempt::new(node, ask, refused);
     loop {
-        let is_made = !charge.goes_behind_waiters()
-            && (charge.with_batch()
-                || charge.exactly()
-                || charge.goes_on()
-                    && (charge.past_dry_runs()
-                        || charge.after_recount()
-                        || charge.with_held_back()
-                        || charge.after_drain()
-                        || charge.after_reclaim()
-                        || charge.with_held_back()
-                        || charge.after_kill()
-                        || charge.finally()));
-        if is_made {
-            break;
+        if attempt.is_made_by(steps) {
+            ask.made(node);
+            return Ok(());
         }
-        if !charge.goes_on() {
-            return Err(ChargeError::of(charge.last.node, charge.last.seen, charge.ask.bytes));
+        if attempt.is_excused() {
+            return Ok(());
         }
-        if charge.is_excused() {
-            break;
-        }
-        match charge.wait() {
-            Waited::Handed => break,
-            Waited::Again => {}
-            Waited::Over => return Err(charge.refused()),
+        match attempt.wait() {
+            Waited::Handed if ask.want == Want::Charge => {
+                ask.made(node);
+                return Ok(());
+            }
+            Waited::Handed => return Ok(()),
+            Waited::Again => steps = &LADDER,
+            Waited::Over => return Err(attempt.refused()),
         }
     }
-    charge.made();
-    Ok(())
 }
 
-/// A charge on its way through the slow path.
-struct SlowCharge {
+/// A charge on its way up the ladder.
+struct Attempt {
     node: &'static Node,
     ask: Ask,
-    /// The level that refused last, as it was seen then. Before the first attempt, the group's own.
+    /// The level that refused last, as the charge saw it.
     last: Refused,
-    /// The level in which room is made.
-    full: &'static Node,
-    /// That level refused before the ladder began, and is not tried once more at once.
-    is_refused: bool,
-    /// Whether room can be made at all: the charge is smaller than the limit that refused it, and the group is online.
-    can_fit: bool,
-    /// The counters are charged. Not so where a look found room for a wait that charges nothing.
-    is_charged: bool,
-    /// The level at which running out of memory was counted.
-    oom_counted: Option<&'static Node>,
-    /// The result of asking caches.
-    room: Room,
-    /// When it asks them no more.
-    reclaim_end: Option<Instant>,
-    /// How often they were asked again after the last try.
-    asked_again: u32,
-    session: Option<WaitSession>,
+    tried: Tried,
     began: Option<Instant>,
+    session: Option<WaitSession>,
     ended: Option<ChargeErrorKind>,
 }
 
-impl SlowCharge {
-    fn new(node: &'static Node, ask: Ask, refused: Option<Refused>) -> SlowCharge {
-        let deadline = ask.means.deadline.filter(|_| !credit::is_reclaiming() && !grace::inside());
-        SlowCharge {
-            node,
-            ask: Ask { means: Means { deadline, ..ask.means }, ..ask },
-            last: refused.unwrap_or_else(|| Refused { node, seen: node.counter.read() }),
-            full: node,
-            is_refused: refused.is_some(),
-            can_fit: true,
-            is_charged: false,
-            oom_counted: None,
-            room: Room::None,
-            reclaim_end: None,
-            asked_again: 0,
-            session: None,
-            began: deadline.map(|_| Instant::now()),
-            ended: None,
+/// What was tried for a charge that goes beyond counting.
+#[derive(Default)]
+struct Tried {
+    /// The level at which the charge was last counted as held up by `max`.
+    max_counted: Option<&'static Node>,
+    /// The level at which running out of memory was counted.
+    oom_counted: Option<&'static Node>,
+    /// Caches had nothing left when they were last asked. Other threads may have filled them since.
+    nothing_left: bool,
+    /// No cache is asked from this instant on.
+    reclaim_end: Option<Instant>,
+    /// How often caches were asked again after the last step.
+    asked_again: u32,
+}
+
+impl Attempt {
+    fn new(node: &'static Node, ask: Ask, refused: Refused) -> Attempt {
+        let began = ask.means.deadline.map(|_| Instant::now());
+        Attempt { node, ask, last: refused, tried: Tried::default(), began, session: None, ended: None }
+    }
+
+    /// Takes the steps until one of them makes the charge.
+    fn is_made_by(&mut self, steps: &[Step]) -> bool {
+        for &step in steps {
+            match self.take(step) {
+                Outcome::Charged => return true,
+                Outcome::Refused => break,
+                Outcome::Next => {}
+            }
+        }
+        if !steps.is_empty() {
+            self.count_max();
+        }
+        false
+    }
+
+    fn take(&mut self, step: Step) -> Outcome {
+        let Refused { node: full, seen } = self.last;
+        match step {
+            Step::Exact => self.note(self.ask.try_once(self.node)),
+            Step::DryRun if seen.is_only_dry_run(self.ask.bytes) => self.try_again(),
+            Step::DryRun => self.outcome(),
+            Step::Recount => {
+                let is_own = std::ptr::eq(full, self.node) && !seen.is_share;
+                if is_own && share::recount_own(self.node) { self.try_again() } else { Outcome::Next }
+            }
+            Step::HeldBack if held_back::collect(full, self.missing()) > 0 => self.try_again(),
+            Step::HeldBack => Outcome::Next,
+            Step::Drain => self.drain(),
+            Step::Reclaim => self.reclaim(),
+            Step::Kill => self.kill(),
+            Step::Final => self.decide(),
         }
     }
 
-    /// A charge that can wait, and can fit one day, queues behind those that wait already. Looked at once.
-    fn goes_behind_waiters(&mut self) -> bool {
-        let deadline = self.ask.means.deadline.filter(|_| self.session.is_none());
-        let is_in_time = deadline.is_some_and(|deadline| self.began.is_some_and(|began| began < deadline));
-        if !is_in_time && self.ask.means.poll != Poll::First {
-            return false;
+    /// Tries the charge after a step that may have made room.
+    fn try_again(&mut self) -> Outcome {
+        self.note(self.ask.try_past_dry_runs(self.node))
+    }
+
+    /// Remembers which level refused the charge.
+    fn note(&mut self, outcome: Result<(), Refused>) -> Outcome {
+        match outcome {
+            Ok(()) => Outcome::Charged,
+            Err(refused) => {
+                self.last = refused;
+                self.outcome()
+            }
         }
-        let can_wait = || never_fits(self.node, self.ask.bytes).is_none();
-        let held = held_level(self.node).filter(|_| can_wait());
-        if let Some(at) = held {
-            self.last = Refused { node: at, seen: at.counter.read() };
-        }
-        held.is_some()
     }
 
-    /// Whether it climbs further than a poll. A reclaimer climbs these steps for a future.
-    fn goes_on(&self) -> bool {
-        self.ask.means.poll == Poll::No
+    /// The outcome for a charge that was refused: whether room can be made for it at all.
+    fn outcome(&self) -> Outcome {
+        let Refused { seen, .. } = self.last;
+        let can_fit = !seen.offline && self.ask.bytes <= seen.most();
+        if can_fit || seen.is_only_dry_run(self.ask.bytes) { Outcome::Next } else { Outcome::Refused }
     }
 
-    /// Spends prepaid bytes, or buys a batch for itself and the charges to come. Once.
-    fn with_batch(&mut self) -> bool {
-        let Ask { bytes, means, .. } = self.ask;
-        self.ask.prepays.take().is_some_and(|slot| batch::buy(self.node, slot, bytes, means.effort))
+    /// The bytes that the charge lacks in the level that refused it last.
+    fn missing(&self) -> u64 {
+        let Refused { seen, .. } = self.last;
+        seen.usage.saturating_add(self.ask.bytes).saturating_sub(seen.most()).max(1)
     }
 
-    /// Charges the counters for exactly the bytes.
-    fn exactly(&mut self) -> bool {
-        let Ask { bytes, until, .. } = self.ask;
-        let outcome = match self.ask.want {
-            _ if std::mem::take(&mut self.is_refused) => false,
-            Want::Charge | Want::Checkpoint => self.note(aftermath::try_charge(self.node, until, bytes)),
-            Want::Room => self.note(chain::look_past_dry_runs(self.node, until, bytes)),
+    fn drain(&mut self) -> Outcome {
+        let Refused { node: full, seen } = self.last;
+        let drains = !seen.is_beyond_stocks(self.ask.bytes);
+        let outcome = if drains && freeze::drain_for_charge(full, self.missing()) > 0 {
+            self.try_again()
+        } else {
+            Outcome::Next
         };
-        (self.full, self.can_fit) =
-            (self.last.node, !self.last.seen.offline && bytes <= self.last.seen.most());
+        if !matches!(outcome, Outcome::Charged) {
+            self.count_max();
+        }
         outcome
     }
 
-    /// Passes a dry-run limit, if the charge was refused by such limits only.
-    fn past_dry_runs(&mut self) -> bool {
-        if !self.last.seen.is_only_dry_run(self.ask.bytes) {
-            return false;
-        }
-        let outcome = self.attempt();
-        let is_made = self.note(outcome);
-        let seen = self.last.seen;
-        (self.full, self.can_fit) = (self.last.node, !seen.offline && self.ask.bytes <= seen.most());
-        is_made
-    }
-
-    /// Where the group gives shares, its own bytes may be fewer than was known.
-    fn after_recount(&mut self) -> bool {
-        let is_own = self.can_fit && std::ptr::eq(self.last.node, self.node) && !self.last.seen.is_share;
-        if !is_own || !share::recount_own(self.node) {
-            return false;
-        }
-        let outcome = self.attempt();
-        let is_made = self.note(outcome);
-        self.full = self.last.node;
-        is_made
-    }
-
-    /// Bytes that an allocator holds back below the full group go back to the counters, if they are as many as the charge lacks.
-    fn with_held_back(&mut self) -> bool {
-        let Refused { seen, .. } = self.last;
-        let missing = (seen.usage.saturating_add(self.ask.bytes)).saturating_sub(seen.most()).max(1);
-        if !self.can_fit || held_back::collect(self.full, missing) == 0 {
-            return false;
-        }
-        let outcome = self.attempt();
-        let is_made = self.note(outcome);
-        self.full = self.last.node;
-        is_made
-    }
-
-    /// Prepaid bytes of the full group's subtree go back to the counters, as many as the charge lacks.
-    fn after_drain(&mut self) -> bool {
-        if self.can_fit && !self.last.seen.is_beyond_stocks(self.ask.bytes) {
-            let missing = self.ask.bytes.saturating_sub(self.last.seen.headroom()).max(1);
-            if freeze::drain_for_charge(self.full, missing) > 0 {
-                let outcome = self.attempt();
-                if self.note(outcome) {
-                    return true;
-                }
-                self.full = self.last.node;
-            }
-        }
-        count_max(self.last, self.ask.bytes);
-        false
-    }
-
-    /// Shrinkers of the full group's subtree give back the missing bytes.
-    fn after_reclaim(&mut self) -> bool {
-        let Ask { bytes, until, means, .. } = self.ask;
-        let is_asked = self.can_fit && means.effort >= Effort::Reclaim;
-        self.room = if is_asked && self.node.shared().shrinkers().is_any() {
-            let patience = self.node.shared().config.reclaim_patience();
-            let end = *self.reclaim_end.get_or_insert_with(|| Instant::now() + patience);
-            make_room(self.node, until, bytes, &mut self.full, end)
-        } else {
-            Room::None
-        };
-        self.is_charged = self.room == Room::Charged;
-        self.is_charged
-    }
-
-    /// A group of the full group's subtree is told to stop.
-    fn after_kill(&mut self) -> bool {
+    fn reclaim(&mut self) -> Outcome {
         let Ask { bytes, until, want, means, .. } = self.ask;
-        if self.can_fit
-            && want != Want::Room
-            && means.effort >= Effort::Stop
-            && self.node.shared().victims().is_any()
-        {
-            let mut attempt = OomAttempt::new(self.node, means.deadline.is_some());
-            self.is_charged = attempt.make_charge(until, bytes, &mut self.full);
-            self.oom_counted = attempt.counted;
+        let shared = self.node.shared();
+        self.tried.nothing_left = false;
+        if means.effort < Effort::Reclaim || !shared.shrinkers().is_any() {
+            return Outcome::Next;
         }
-        self.is_charged
+        let patience = shared.config.reclaim_patience();
+        let end = *self.tried.reclaim_end.get_or_insert_with(|| Instant::now() + patience);
+        let mut full = self.last.node;
+        let room = make_room(self.node, until, bytes, &mut full, end);
+        if room == Room::Charged {
+            if want == Want::Room {
+                aftermath::uncharge_counters(self.node, bytes);
+            }
+            return Outcome::Charged;
+        }
+        self.tried.nothing_left = room == Room::NothingLeft;
+        self.after_callbacks(full)
     }
 
-    /// The last try. Other threads may have filled caches since those had nothing left. Then they are asked again.
-    fn finally(&mut self) -> bool {
-        let mut is_made = self.with_held_back() || self.while_frozen();
-        while !is_made && self.asks_again() {
-            is_made = self.after_reclaim() || self.while_frozen();
+    fn kill(&mut self) -> Outcome {
+        let Ask { bytes, until, want, means, .. } = self.ask;
+        if want == Want::Room || means.effort < Effort::Stop || !self.node.shared().victims().is_any() {
+            return Outcome::Next;
         }
-        if !is_made && self.can_fit {
+        let mut full = self.last.node;
+        let mut attempt = OomAttempt::new(self.node, means.deadline.is_some());
+        if attempt.make_charge(until, bytes, &mut full) {
+            return Outcome::Charged;
+        }
+        self.tried.oom_counted = attempt.counted;
+        self.after_callbacks(full)
+    }
+
+    /// Tries again after shrinkers or hooks were called, which left the charge refused by `full`. An
+    /// allocator may hold back what they freed.
+    fn after_callbacks(&mut self, full: &'static Node) -> Outcome {
+        self.tried.max_counted = Some(full);
+        held_back::collect(full, self.missing());
+        self.try_again()
+    }
+
+    /// Decides on the charge. Other threads may have filled caches since those had nothing left, which
+    /// are asked again then.
+    fn decide(&mut self) -> Outcome {
+        let mut outcome = self.freeze();
+        while let Outcome::Refused = outcome
+            && self.asks_again()
+        {
+            outcome = match self.reclaim() {
+                Outcome::Next => self.freeze(),
+                decided => decided,
+            };
+        }
+        if let Outcome::Refused = outcome {
             self.count_oom();
         }
-        is_made
+        outcome
     }
 
     fn asks_again(&mut self) -> bool {
-        let asks = self.room == Room::NothingLeft
-            && self.asked_again < ASKS_MOST
-            && !self.last.seen.offline
-            && reclaim::is_any(self.last.node);
-        self.asked_again += u32::from(asks);
+        let Refused { node, seen } = self.last;
+        let asks = self.tried.nothing_left
+            && self.tried.asked_again < ASKS_MOST
+            && !seen.offline
+            && reclaim::is_any(node);
+        self.tried.asked_again += u32::from(asks);
         asks
     }
 
-    /// Tries a last time. A refusal is final where no prepaid byte could have made room (G1). Else the level that refused is frozen for one
-    /// more try, and then the next one above it that refuses.
-    fn while_frozen(&mut self) -> bool {
-        let mut frozen: Option<FrozenLevel> = None;
-        while self.can_fit {
-            let outcome = self.attempt_finally();
-            frozen.take().inspect(FrozenLevel::cools);
-            if self.note(outcome) {
-                return true;
-            }
-            let Refused { node: at, seen } = self.last;
-            if !std::ptr::eq(at, self.full) {
-                count_max(self.last, self.ask.bytes);
-                self.full = at;
-            }
+    /// Refuses the charge if no prepaid byte could have made room (G1). Otherwise it freezes the level
+    /// that refused for one more try, and then the next one above it that refuses.
+    fn freeze(&mut self) -> Outcome {
+        loop {
+            let Refused { node: full, seen } = self.last;
+            let mut frozen = None;
             if seen.is_only_dry_run(self.ask.bytes) {
-                dry_run::let_charges_pass(at);
+                dry_run::let_charges_pass(full);
             } else if seen.is_beyond_stocks(self.ask.bytes) {
-                return false;
+                return Outcome::Refused;
             } else {
-                frozen = Some(FrozenLevel::new(at));
+                frozen = Some(FrozenLevel::new(full));
             }
-        }
-        false
-    }
-
-    fn attempt_finally(&self) -> Result<(), Refused> {
-        let Ask { bytes, until, want, .. } = self.ask;
-        match want {
-            Want::Charge | Want::Checkpoint => {
-                aftermath::charge(self.node, bytes, Climb::to(until, Verdict::Final))
+            let outcome = self.ask.try_once(self.node);
+            frozen.iter().for_each(FrozenLevel::cools);
+            drop(frozen);
+            if let Outcome::Charged = self.note(outcome) {
+                return Outcome::Charged;
             }
-            Want::Room => chain::look_past_dry_runs(self.node, until, bytes),
+            self.count_max();
         }
     }
 
-    fn attempt(&self) -> Result<(), Refused> {
-        let Ask { bytes, until, want, .. } = self.ask;
-        if want == Want::Room {
-            return chain::look_past_dry_runs(self.node, until, bytes);
+    /// Counts the charge as held up by the limit that refused it last, once for each level: not if
+    /// the group was removed, or the counter cannot hold the bytes.
+    fn count_max(&mut self) {
+        let Refused { node: full, .. } = self.last;
+        if !self.tried.max_counted.is_some_and(|counted| std::ptr::eq(counted, full)) {
+            self.tried.max_counted = Some(full);
+            count_max(self.last, self.ask.bytes);
         }
-        let attempt = || aftermath::charge(self.node, bytes, Climb::to(until, Verdict::Hint));
-        dry_run::past_dry_runs(bytes, attempt)
     }
 
-    /// Remembers the outcome of an attempt to charge the counters, or of a look for room; whether it is made, or there is room.
-    fn note(&mut self, outcome: Result<(), Refused>) -> bool {
-        let is_made = outcome.map_err(|refused| self.last = refused).is_ok();
-        self.is_charged = is_made && self.ask.want != Want::Room;
-        is_made
-    }
-
-    /// Nothing could be reclaimed for the charge. That is counted once for each level; not within a callback, for which nothing is
-    /// reclaimed.
+    /// Counts that nothing could be reclaimed for the charge, once for each level: not within a
+    /// callback, for which nothing is reclaimed.
     fn count_oom(&self) {
         let Refused { node, seen } = self.last;
-        let is_counted = self.oom_counted.is_some_and(|counted| std::ptr::eq(counted, node));
+        let is_counted = self.tried.oom_counted.is_some_and(|counted| std::ptr::eq(counted, node));
         let is_held_up = !seen.offline && self.ask.bytes <= BYTES_MAX - seen.usage;
         if is_held_up && !is_counted && !credit::is_reclaiming() {
             event::count(node, Event::Oom);
         }
     }
 
-    /// Whether it is a checkpoint that passes although levels above are full, because groups beside its own have the bytes.
-    /// One that does not is refused by the level at which its own group has too much.
+    /// Returns whether it is a checkpoint that passes although levels above are full, because groups
+    /// beside its own have the bytes. Another one is refused by the level at which its own group has
+    /// too much.
     fn is_excused(&mut self) -> bool {
         if self.ask.want != Want::Checkpoint {
             return false;
@@ -418,7 +481,8 @@ impl SlowCharge {
         if self.last.seen.offline {
             return Waited::Over;
         }
-        // Also at levels that have not refused it yet: in the queue of another level it would only be in the way.
+        // Also at levels that have not refused it yet: in the queue of another level it would only be
+        // in the way.
         if let Some(never) = never_fits(self.node, self.ask.bytes) {
             self.last = never;
             return Waited::Over;
@@ -433,23 +497,7 @@ impl SlowCharge {
         session.wait(&mut self.last, &mut self.ended)
     }
 
-    /// The charge is made: `high` is looked at, and bytes that were charged to find out whether there is room are given back.
-    fn made(&self) {
-        let Ask { bytes, until, want, means, .. } = self.ask;
-        match want {
-            Want::Charge if self.is_charged || self.session.is_some() => {
-                high::after_charge(self.node, until, bytes, means.effort)
-            }
-            Want::Room if self.is_charged => aftermath::uncharge_counters(self.node, bytes),
-            Want::Checkpoint if self.is_charged => {
-                high::after_charge(self.node, until, bytes, means.effort);
-                aftermath::uncharge_counters(self.node, bytes);
-            }
-            Want::Charge | Want::Room | Want::Checkpoint => {}
-        }
-    }
-
-    /// Counts the refusal, and says it.
+    /// Counts the refusal, and returns it as an error.
     fn refused(&self) -> ChargeError {
         let error = refuse(self.node, self.last, self.ask.bytes);
         match (self.ended, self.began) {
@@ -459,7 +507,8 @@ impl SlowCharge {
     }
 }
 
-/// Counts a refusal of a charge of `asker` by the level that refused last, and says it.
+/// Counts a refusal of a charge of `asker` by the level that refused last, and returns it as an
+/// error.
 pub(crate) fn refuse(asker: &'static Node, last: Refused, bytes: u64) -> ChargeError {
     let Refused { node, seen } = last;
     node.counter.count_refusal();
@@ -482,13 +531,13 @@ pub(crate) fn refuse(asker: &'static Node, last: Refused, bytes: u64) -> ChargeE
     }
 }
 
-/// The lowest level at which a charge of so many bytes can never fit.
+/// Returns the lowest level at which a charge of `bytes` can never fit.
 pub(crate) fn never_fits(node: &'static Node, bytes: u64) -> Option<Refused> {
     let mut levels = chain::levels(node).map(|node| Refused { node, seen: node.counter.read() });
     levels.find(|Refused { seen, .. }| bytes > BYTES_MAX || bytes > seen.max && !seen.is_dry_run)
 }
 
-/// A charge is held up by a limit: not by a removal, nor by the size of a counter.
+/// Counts a charge as held up by a limit, unless a removal or the size of a counter is in its way.
 pub(crate) fn count_max(refused: Refused, bytes: u64) {
     if !refused.seen.offline && bytes <= BYTES_MAX - refused.seen.usage {
         event::count(refused.node, Event::Max);

@@ -13,7 +13,6 @@ use crate::charge::wait::{Left, WaitSession};
 use crate::control::aftermath;
 use crate::counter::chain::Refused;
 use crate::observe::wait::charges::Want;
-use crate::state::counter::Verdict;
 use crate::tree::node::Node;
 
 fn far() -> Instant {
@@ -30,7 +29,7 @@ fn wait_for_a_unit(node: &'static Node, at: &'static Node) {
 /// A thread waits for bytes that another one uncharges on the stock's slow path.
 fn one_waits_and_another_uncharges() {
     let group = lone_group(1, UNIT);
-    charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
+    charge_counters(group, UNIT).ok().unwrap();
     let user = thread::spawn(move || group.uncharge_at(0, UNIT));
     wait_for_a_unit(group, group);
     user.join().unwrap();
@@ -41,7 +40,7 @@ fn one_waits_and_another_uncharges() {
 /// A thread waits for room alone. Another one makes the room, and then waits for a charge of the same bytes.
 fn one_waits_for_room() {
     let group = lone_group(1, UNIT);
-    charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
+    charge_counters(group, UNIT).ok().unwrap();
     let other = thread::spawn(move || {
         let left = WaitSession::begin(group, UNIT, far(), Want::Room).in_line(group);
         assert!(matches!(left, Ok(Left::Handed)), "nothing else ends the wait");
@@ -56,7 +55,7 @@ fn one_waits_for_room() {
 /// Two threads wait for the same bytes. The first one uncharges them for the second.
 fn two_wait() {
     let group = lone_group(1, UNIT);
-    charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
+    charge_counters(group, UNIT).ok().unwrap();
     let other = thread::spawn(move || wait_for_a_unit(group, group));
     aftermath::uncharge_counters(group, UNIT);
     wait_for_a_unit(group, group);
@@ -67,7 +66,7 @@ fn two_wait() {
 /// An uncharge hands a charge over while the waiter's deadline has passed.
 fn one_whose_deadline_has_passed() {
     let group = lone_group(1, UNIT);
-    charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
+    charge_counters(group, UNIT).ok().unwrap();
     let user = thread::spawn(move || aftermath::uncharge_counters(group, UNIT));
     match WaitSession::begin(group, UNIT, Instant::now(), Want::Charge).in_line(group) {
         Ok(Left::Handed) => aftermath::uncharge_counters(group, UNIT),
@@ -86,7 +85,7 @@ fn one_is_refused_higher_up(charge: fn(&'static Node) -> Result<(), Refused>) {
     let (group, other) = (shared.create(above, "group").unwrap(), shared.create(above, "other").unwrap());
     above.counter.set_max(2 * UNIT);
     group.counter.set_max(2 * UNIT);
-    charge_counters(other, UNIT, Verdict::Hint).ok().unwrap();
+    charge_counters(other, UNIT).ok().unwrap();
     let charger = thread::spawn(move || assert!(charge(group).is_err()));
     wait_for_a_unit(group, group);
     charger.join().unwrap();
@@ -95,7 +94,7 @@ fn one_is_refused_higher_up(charge: fn(&'static Node) -> Result<(), Refused>) {
 }
 
 fn two_units(group: &'static Node) -> Result<(), Refused> {
-    charge_counters(group, 2 * UNIT, Verdict::Hint)
+    charge_counters(group, 2 * UNIT)
 }
 
 /// A forced charge within the limits, like a charge from a reserve.

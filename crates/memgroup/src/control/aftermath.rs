@@ -7,20 +7,13 @@ use memgroup_sync::{grace, interleave};
 
 use crate::base::mutation::{self, Mutation};
 use crate::control::{held_back, oom, over_limit, waiters};
-use crate::counter::chain::{self, Charged, Climb, Refused, Uncharged, Uncharging, Until};
+use crate::counter::chain::{self, Charged, Climb, Refused, Until};
 use crate::counter::events;
 use crate::observe::event;
 use crate::reclaim::credit::{self, ReclaimCredit};
-use crate::state::counter::Verdict;
 use crate::stats::update::count_drain;
 use crate::stock::drain::{self, Drained, Taken};
 use crate::tree::node::Node;
-
-/// Charges exactly `bytes`. First looks at every level, which costs no shared line its owner.
-pub(crate) fn try_charge(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
-    chain::look_for_room(from, until, bytes)?;
-    charge(from, bytes, Climb::to(until, Verdict::Hint))
-}
 
 /// Charges `bytes` as `climb` says. Bytes that a refused charge took for a moment are room again for charges that wait below the level
 /// that refused.
@@ -63,43 +56,52 @@ pub(crate) fn tell_events(node: &'static Node, charged: Charged) {
     }
 }
 
-/// Takes `bytes` back from every level, and acts on the facts.
+/// Takes `bytes` back from every level, and acts on the levels that are marked.
 pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
-    act_on(&mut chain::uncharge(from, until, bytes));
-}
-
-/// Uncharges the levels that are left, and acts on each.
-#[inline(always)]
-fn act_on(levels: &mut Uncharging) {
-    loop {
-        // Without the bytes the group may be released, and its node erased; but not within a section.
-        let mut section = Some(grace::enter());
-        let Some(level) = levels.next_with_consequences() else { return };
-        if mutation::active(Mutation::AftermathPinsTooLate) {
-            section = None;
+    let mut lowest = None;
+    // Without the bytes the group may be released, and its node erased; but not within a section.
+    let mut section = Some(grace::enter());
+    chain::uncharge(from, until, bytes, |level| {
+        if lowest.is_none() {
+            if mutation::active(Mutation::AftermathPinsTooLate) {
+                section = None;
+            }
+            interleave::point();
+            // From here on this node is held, and those above it by it: `Shared::reclaim_nodes` looks
+            // for that after all sections.
+            level.pin_inner();
+            lowest = Some(level);
         }
-        interleave::point();
-        // From here on the node is held: `Shared::reclaim_nodes` looks for that after all sections.
-        level.node.pin_inner();
-        drop(section);
-        act(level, levels);
+    });
+    drop(section);
+    if let Some(lowest) = lowest {
+        act(lowest, until);
     }
 }
 
+/// Acts on the levels from `lowest` up, from the top down: a charge that is served at one of them is
+/// charged above it, too. Lets go of `lowest`.
 #[cold]
 #[inline(never)]
-fn act(level: Uncharged, above: &mut Uncharging) {
-    let Uncharged { node, is_watched, is_done, is_over } = level;
-    if is_watched {
-        oom::after_uncharge(node);
+fn act(lowest: &'static Node, until: Until) {
+    const AT_ONCE: usize = 16;
+    let levels = || std::iter::successors(Some(lowest), |level| until.next(level));
+    let mut left = levels().count();
+    while left > 0 {
+        let first = left.saturating_sub(AT_ONCE);
+        let mut block = [lowest; AT_ONCE];
+        block.iter_mut().zip(levels().skip(first)).for_each(|(place, level)| *place = level);
+        block[..left - first].iter().rev().for_each(|level| {
+            oom::after_uncharge(level);
+            if level.counter.read().over {
+                over_limit::after_uncharge(level);
+            }
+        });
+        left = first;
     }
-    if is_over && !is_done {
-        // The levels above first: a charge that is served here is charged there too.
-        act_on(above);
-        over_limit::after_uncharge(node);
-    }
-    // As in the drop of a handle. Meanwhile the pin may have held off the release that another thread tried.
-    unpin(node);
+    // As in the drop of a handle. Meanwhile the pin may have held off the release that another thread
+    // tried.
+    unpin(lowest);
 }
 
 /// Bytes back to the counters without the stock. A thread that reclaims for a charge keeps them for that charge.

@@ -169,7 +169,7 @@ mod tests {
     use memgroup_percpu::{SlotSource, pin_virtual};
 
     use crate::control::freeze::{FrozenLevel, drain, drain_for_charge};
-    use crate::state::counter::{Purpose, Verdict};
+    use crate::state::counter::Purpose;
     use crate::{Config, Group, Hierarchy, raw};
 
     /// A group below a parent, on one slot. A caller has uncharged more there than it had charged, which lies in the stock.
@@ -227,7 +227,7 @@ mod tests {
         drain_for_charge(parent.node(), u64::MAX);
         for _ in 0..32 {
             assert!(parent.node().counter.is_barred());
-            parent.node().counter.try_charge(1, 0, Verdict::Hint, Purpose::Charge).unwrap();
+            parent.node().counter.try_charge(1, 0, Purpose::Charge).unwrap();
         }
         assert!(!parent.node().counter.is_barred());
         parent.node().counter.uncharge(32);

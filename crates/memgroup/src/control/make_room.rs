@@ -9,7 +9,6 @@ use crate::counter::events::Event;
 use crate::observe::pressure::Stall;
 use crate::observe::{event, pressure};
 use crate::reclaim::{self, Purpose, ReclaimCredit, ScanControl, credit};
-use crate::state::counter::Verdict;
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::node::Node;
@@ -175,7 +174,7 @@ pub(crate) fn try_with_kept(
     full: &'static Node,
     kept: &ReclaimCredit,
 ) -> Option<Step> {
-    let climb = || Climb { credit: Some((full, kept.kept())), ..Climb::to(until, Verdict::Hint) };
+    let climb = || Climb { credit: Some((full, kept.kept())), ..Climb::to(until) };
     match dry_run::past_dry_runs(bytes, || aftermath::charge(node, bytes, climb())) {
         Ok(()) => {
             aftermath::use_kept(kept, until);

@@ -36,7 +36,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::control::{aftermath, held_back};
 use crate::counter::chain::{self, Climb, Until};
 use crate::observe::wait::charges::{ChargeQueue, Entry, State, Want};
-use crate::state::counter::{Reading, Verdict};
+use crate::state::counter::Reading;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
@@ -68,7 +68,7 @@ fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
         return Tried::Again(at);
     }
     let outcome = match want {
-        Want::Charge => chain::charge(node, bytes, Climb::to(Until::Top, Verdict::Hint))
+        Want::Charge => chain::charge(node, bytes, Climb::to(Until::Top))
             .map(|charged| aftermath::tell_events(node, charged)),
         Want::Room | Want::Checkpoint => chain::look_for_room(node, Until::Top, bytes),
     };

@@ -15,7 +15,7 @@ use memgroup_sync::interleave;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event};
 use crate::counter::{protect, share};
-use crate::state::counter::{Purpose, Reading, Verdict};
+use crate::state::counter::{Purpose, Reading};
 use crate::tree::node::Node;
 
 /// The level that refused, and its counter as it was seen.
@@ -109,110 +109,109 @@ fn look(node: &'static Node, via: Via, bytes: u64) -> Reading {
     Reading { reserved: share::left_free(node, via, bytes), ..node.counter.read_with_prepaid() }
 }
 
-/// How a charge climbs.
+/// How a charge goes up.
 #[derive(Clone, Copy)]
 pub(crate) struct Climb {
     pub(crate) until: Until,
-    pub(crate) verdict: Verdict,
     pub(crate) purpose: Purpose,
     /// A level, and the number of the charge's bytes that it and all levels above have already.
     pub(crate) credit: Option<(&'static Node, u64)>,
 }
 
 impl Climb {
-    pub(crate) fn to(until: Until, verdict: Verdict) -> Climb {
-        Climb { until, verdict, purpose: Purpose::Charge, credit: None }
+    pub(crate) fn to(until: Until) -> Climb {
+        Climb { until, purpose: Purpose::Charge, credit: None }
     }
 }
 
 /// A charge that was made at every level.
 #[derive(Clone, Copy, Default)]
-#[must_use = "waiters for the events are to be told"]
+#[must_use = "waiters for the events must be woken"]
 pub(crate) struct Charged {
     /// Some level counted an event.
     pub(crate) has_events: bool,
 }
 
-/// Charges `node` and the levels above it. A refusal leaves nothing behind, but took bytes below the refusing level for a moment.
+/// Charges `node` and the levels above it. A refusal leaves nothing behind, but took bytes below the
+/// refusing level for a moment.
 pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
-    charge_from(node, None, bytes, climb)
+    let charged = charge_from(node, None, bytes, climb)?;
+    share::count_own(node, bytes);
+    Ok(charged)
 }
 
-/// The most levels that are charged before the rest is charged by a call of its own.
+/// How many levels one pass charges. The rest of a deeper chain is charged by the next.
 const LEVELS: usize = if cfg!(memgroup_loom) { 1 } else { 16 };
 
-/// `charge` from a level reached `via` the one below.
-fn charge_from(node: &'static Node, mut via: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
-    let (mut usages, first) = ([0; LEVELS], via);
-    let (mut level, mut count, mut charged) = (node, 0, Charged::default());
-    loop {
-        if let Some((_, kept)) = climb.credit.filter(|(at, _)| std::ptr::eq(*at, level)) {
-            let rest = Climb { credit: None, ..climb };
-            let outcome = check_credit(level, via, climb.until).and_then(|()| {
-                let is_charged = bytes <= kept;
-                if is_charged { Ok(Charged::default()) } else { charge_from(level, via, bytes - kept, rest) }
-            });
-            charged = outcome.inspect_err(|_| take_back(node, level, bytes))?;
-            break;
-        }
-        if count == LEVELS {
-            charged = charge_from(level, via, bytes, climb).inspect_err(|_| take_back(node, level, bytes))?;
-            break;
+/// Charges the levels from `node`, which the charge reached through `first`.
+fn charge_from(node: &'static Node, first: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
+    let (mut usages, mut count) = ([0; LEVELS], 0);
+    let (mut via, mut next) = (first, Some(node));
+    let outcome = loop {
+        let Some(level) = next else { break Ok(Charged::default()) };
+        let credit = climb.credit.filter(|(at, _)| std::ptr::eq(*at, level));
+        if count == LEVELS || credit.is_some() {
+            break charge_rest(level, via, bytes, credit.map(|(_, kept)| kept), climb);
         }
         let reserved = share::left_free(level, via, bytes);
-        match level.counter.try_charge(bytes, reserved, climb.verdict, climb.purpose) {
+        match level.counter.try_charge(bytes, reserved, climb.purpose) {
             Ok(usage) => usages[count] = usage,
-            Err(seen) => {
-                take_back(node, level, bytes);
-                return Err(share::refused(level, via, bytes, seen));
-            }
+            Err(seen) => break Err(share::refused(level, via, bytes, seen)),
         }
         interleave::point();
         via = Some((level, usages[count]));
         count += 1;
-        match climb.until.next(level) {
-            Some(up) => level = up,
-            None => break,
-        }
-    }
-    if first.is_none() {
-        share::count_own(node, bytes);
-    }
+        next = climb.until.next(level);
+    };
+    let charged = levels(node).zip(&usages[..count]);
+    let Ok(mut made) = outcome else {
+        charged.for_each(|(level, _)| take_back(level, bytes));
+        return outcome;
+    };
     let mut below = first;
-    for (level, usage) in charged_levels(node, &usages, bytes) {
+    for (level, &usage) in charged {
+        raise(level, usage, bytes);
         if let Some(max) = level.counter.dry_run()
             && is_over_dry_run(level, max, below, bytes, usage)
         {
             events::count(level, Event::WouldRefuse);
-            charged.has_events = true;
+            made.has_events = true;
         }
         below = Some((level, usage));
     }
-    Ok(charged)
+    Ok(made)
 }
 
-/// The levels that were charged, each with its usage then, which was never 0. Peaks move, since all levels have the charge.
-fn charged_levels(
-    node: &'static Node,
-    usages: &[u64],
-    bytes: u64,
-) -> impl Iterator<Item = (&'static Node, u64)> {
-    let levels = levels(node).zip(usages.iter().copied().take_while(|&usage| usage > 0));
-    levels.inspect(move |&(level, usage)| raise(level, usage, bytes))
-}
-
-/// Takes `bytes` back from the levels from `from` to below `refused`. The caller's handle or bytes keep each of them from being released.
+/// Charges the levels from `level` in a pass of their own. Where they have `kept` of the bytes
+/// already, they are charged for the others only.
 #[cold]
-fn take_back(from: &'static Node, refused: &'static Node, bytes: u64) {
-    for level in levels(from).take_while(|level| !std::ptr::eq(*level, refused)) {
-        level.counter.uncharge(bytes);
-        if !mutation::active(Mutation::TakenBackUnrecorded) {
-            protect::usage_taken_back(level);
-        }
+fn charge_rest(
+    level: &'static Node,
+    via: Via,
+    bytes: u64,
+    kept: Option<u64>,
+    climb: Climb,
+) -> Result<Charged, Refused> {
+    let Some(kept) = kept else { return charge_from(level, via, bytes, climb) };
+    check_credit(level, via, climb.until)?;
+    match bytes.saturating_sub(kept) {
+        0 => Ok(Charged::default()),
+        rest => charge_from(level, via, rest, Climb { credit: None, ..climb }),
     }
 }
 
-/// Usage rose by `bytes` to `usage` here, and by as many at every level of the chain.
+/// Takes `bytes` back from a level below one that refused. The caller's handle or bytes keep it from
+/// being released.
+#[cold]
+fn take_back(level: &'static Node, bytes: u64) {
+    level.counter.uncharge(bytes);
+    if !mutation::active(Mutation::TakenBackUnrecorded) {
+        protect::usage_taken_back(level);
+    }
+}
+
+/// Usage rose by `bytes` to `usage` here, and by as many at every level of the chain, which moves
+/// the peak.
 #[inline]
 fn raise(node: &'static Node, usage: u64, bytes: u64) {
     node.counter.raise_peak(usage);
@@ -242,110 +241,82 @@ fn check_credit(at: &'static Node, via: Via, until: Until) -> Result<(), Refused
     Ok(())
 }
 
-/// Charges every level up to `beyond` bytes above its limit; with `u64::MAX`, at any limit. Else it fails, leaving nothing
-/// behind, only where a counter cannot hold it or (unless `offline_too`) the group is offline.
+/// Charges every level up to `beyond` bytes above its limit; with `u64::MAX`, at any limit. Fails,
+/// leaving nothing behind, if a counter cannot hold the bytes, or if the group is offline, unless
+/// `offline_too`.
 pub(crate) fn charge_forced(
     node: &'static Node,
     bytes: u64,
     beyond: u64,
     offline_too: bool,
 ) -> Result<Charged, Refused> {
-    let mut usages = [0; LEVELS];
-    let (mut level, mut count, mut charged) = (node, 0, Charged::default());
-    loop {
+    let (mut usages, mut count, mut next) = ([0; LEVELS], 0, Some(node));
+    let outcome = loop {
+        let Some(level) = next else { break Ok(Charged::default()) };
         // Above an online group all are online; above an offline one the caller holds the tree lock.
         let offline_too = offline_too || count > 0;
         if count == LEVELS {
-            charged = charge_forced(level, bytes, beyond, offline_too)
-                .inspect_err(|_| take_back(node, level, bytes))?;
-            break;
+            break charge_forced(level, bytes, beyond, offline_too);
         }
         match level.counter.charge_forced(bytes, beyond, offline_too) {
             Ok(usage) => usages[count] = usage,
-            Err(seen) => {
-                take_back(node, level, bytes);
-                return Err(Refused { node: level, seen });
-            }
+            Err(seen) => break Err(Refused { node: level, seen }),
         }
         count += 1;
-        match level.up() {
-            Some(up) => level = up,
-            None => break,
-        }
-    }
-    for (level, usage) in charged_levels(node, &usages, bytes) {
+        next = level.up();
+    };
+    let charged = levels(node).zip(&usages[..count]);
+    let Ok(mut made) = outcome else {
+        charged.for_each(|(level, _)| take_back(level, bytes));
+        return outcome;
+    };
+    for (level, &usage) in charged {
+        raise(level, usage, bytes);
         if level.counter.record_overdraft(usage, bytes) {
             events::count(level, Event::Max);
-            charged.has_events = true;
+            made.has_events = true;
         }
     }
-    Ok(charged)
+    Ok(made)
 }
 
-/// One level that was uncharged, and at which there is more to do. The group may be released by then, and its node another's.
-pub(crate) struct Uncharged {
-    pub(crate) node: &'static Node,
-    /// A kill waits for the level's usage to fall.
-    pub(crate) is_watched: bool,
-    /// The group is offline and holds nothing any more.
-    pub(crate) is_done: bool,
-    /// The level is marked OVER.
-    pub(crate) is_over: bool,
-}
-
-/// Takes bytes back from one level after the other. The next level is read before the bytes of one go: they keep it, and then the one
-/// above, from being released.
-#[must_use = "levels are uncharged as they are asked for"]
-pub(crate) struct Uncharging {
-    level: Option<&'static Node>,
-    until: Until,
-    bytes: u64,
-}
-
-/// Begins to take `bytes` back from `from` and the levels above it. It is to be asked until the end.
-pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) -> Uncharging {
-    Uncharging { level: Some(from), until, bytes }
-}
-
-impl Uncharging {
-    /// Uncharges the levels up to the next one at which there is more to do; all if there is none.
-    #[inline(always)]
-    pub(crate) fn next_with_consequences(&mut self) -> Option<Uncharged> {
-        while let Some(node) = self.level {
-            let is_late = mutation::active(Mutation::LevelAboveIsReadLate);
-            if !is_late {
-                self.level = self.until.next(node);
-            }
-            interleave::point();
-            let left = node.counter.uncharge(self.bytes);
-            interleave::point();
-            if is_late {
-                // Another thread runs here.
-                memgroup_sync::thread::yield_now();
-                self.level = self.until.next(node);
-            }
-            let has_marks = node.marks.follows_falls();
-            if has_marks || left.is_marked() {
-                if has_marks {
-                    protect::usage_fell(node);
-                }
-                let is_watched = has_marks && node.marks.is_watched();
-                let (is_done, is_over) = (left.is_done(), left.is_over());
-                if is_watched || is_done || is_over {
-                    return Some(Uncharged { node, is_watched, is_done, is_over });
-                }
-            }
+/// Takes `bytes` back from `from` and the levels above it. Calls `marked` for each level at which
+/// there is more to do: a kill waits for its usage to fall, it is marked OVER, or it is offline and
+/// holds nothing any more. Without the bytes such a group may be released, except within a read
+/// section.
+///
+/// The next level is read before the bytes of one go: they keep it, and then the one above, from
+/// being released.
+#[inline(always)]
+pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64, mut marked: impl FnMut(&'static Node)) {
+    let mut next = Some(from);
+    while let Some(node) = next {
+        let is_late = mutation::active(Mutation::LevelAboveIsReadLate);
+        if !is_late {
+            next = until.next(node);
         }
-        None
+        interleave::point();
+        let left = node.counter.uncharge(bytes);
+        interleave::point();
+        if is_late {
+            memgroup_sync::thread::yield_now();
+            next = until.next(node);
+        }
+        let has_marks = node.marks.follows_falls();
+        if has_marks {
+            protect::usage_fell(node);
+        }
+        if left.is_over() || left.is_done() || has_marks && node.marks.is_watched() {
+            marked(node);
+        }
     }
 }
 
-/// `uncharge` for callers that hold the tree lock or a PENDING mark: nothing is released here. The thread that removes the group
-/// takes its last look after them.
+/// Does the same for callers that hold the tree lock or a PENDING mark: nothing is released here. The
+/// thread that removes the group checks it after them.
 pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
     if bytes > 0 {
-        let mut levels = uncharge(from, Until::Top, bytes);
-        while levels.next_with_consequences().is_some() {}
+        uncharge(from, Until::Top, bytes, |_| ());
     }
 }
 

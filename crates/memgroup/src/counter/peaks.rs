@@ -73,10 +73,10 @@ mod loom {
     use crate::base::mutation::{self, Mutation};
     use crate::charge::loom::explore;
     use crate::counter::peaks::Readers;
-    use crate::state::counter::{Counter, Purpose, Verdict};
+    use crate::state::counter::{Counter, Purpose};
 
     fn charge(counter: &Counter, bytes: u64) {
-        let usage = counter.try_charge(bytes, 0, Verdict::Hint, Purpose::Charge).unwrap();
+        let usage = counter.try_charge(bytes, 0, Purpose::Charge).unwrap();
         counter.raise_peak(usage);
     }
 

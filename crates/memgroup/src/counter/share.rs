@@ -282,7 +282,10 @@ pub(crate) fn own_excess(node: &'static Node) -> Option<Refused> {
 
 /// Finds the bytes of `level` itself, if it gives shares. Returns whether they are fewer than was known.
 pub(crate) fn recount_own(level: &'static Node) -> bool {
-    let Some(used) = level.find_used().filter(|_| level.marks.is_shared()) else { return false };
+    let Some(used) = Some(level).filter(|level| level.marks.is_shared()).and_then(|level| level.find_used())
+    else {
+        return false;
+    };
     let before = used.own();
     for _ in 0..RECOUNTS_MOST {
         let (known, before) = (used.own(), level.counter.usage());
@@ -317,7 +320,7 @@ fn find_child(level: &'static Node, id: NodeId) -> Option<&'static Node> {
 /// The id and the usage of the group right below `level` that is above its even share by the largest part, and that share. A hint: it may miss one that
 /// has charged nothing since a larger one fell, or is beside one within its `min`.
 pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<(GroupId, u64, u64)> {
-    let largest = level.find_used().filter(|_| level.marks.is_shared())?.largest();
+    let largest = Some(level).filter(|level| level.marks.is_shared())?.find_used()?.largest();
     let child = find_child(level, largest)?;
     let even = even_of(child, Newcomer::of(level, Some(requester)));
     let usage = child.counter.usage();
@@ -370,6 +373,9 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
 /// The bytes that `level` keeps for protected groups in any case. A child is not beyond its protection for the bytes that it has prepaid: while those may
 /// decide, the refusal is not final.
 fn kept_at_least(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> u64 {
+    if seen.reserved == 0 {
+        return 0;
+    }
     let held = via.map(|(child, usage)| (child, usage.saturating_sub(child.counter.prepaid_most())));
     let own = if via.is_none() { own_left_free(level, bytes) } else { 0 };
     seen.reserved.min(protect::left_free(level, held).max(own))

@@ -72,15 +72,6 @@ const BARS: u64 = OFFLINE | OVER | FROZEN | COOLING;
 /// about as long as so many charges gain by it.
 const COOLING_CHARGES: u64 = 16;
 
-/// How `try_charge` settles a refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// On a plain load, which may be a moment old; the caller will look again.
-    Hint,
-    /// On an RMW, which sees the newest value; the refusal is final.
-    Final,
-}
-
 /// The outcome of a charge that has no room.
 enum Outcome {
     /// The limit is a dry run, and is passed.
@@ -95,17 +86,13 @@ enum Outcome {
 pub(crate) struct Left(u64);
 
 impl Left {
-    /// Whether any other look at it is worth while.
+    /// Returns whether the group is offline and holds nothing any more.
     #[inline(always)]
-    pub(crate) fn is_marked(self) -> bool {
-        self.0 & (OFFLINE | OVER) != 0
-    }
-
-    /// The group is offline and holds nothing any more.
     pub(crate) fn is_done(self) -> bool {
         self.0 & OFFLINE != 0 && signed_usage(self.0) <= 0
     }
 
+    #[inline(always)]
     pub(crate) fn is_over(self) -> bool {
         self.0 & OVER != 0
     }
@@ -242,20 +229,15 @@ impl Counter {
         self.word.fetch_add(0, Ordering::AcqRel) & OFFLINE != 0
     }
 
-    /// Adds `bytes` if usage stays within the limit in force, and leaves `reserved` bytes below it free; returns the new usage.
-    pub(crate) fn try_charge(
-        &self,
-        bytes: u64,
-        reserved: u64,
-        verdict: Verdict,
-        purpose: Purpose,
-    ) -> Result<u64, Reading> {
+    /// Adds `bytes` if usage stays within the limit in force, and leaves `reserved` bytes below it
+    /// free. Returns the new usage. A refusal is decided by an RMW, which sees the newest value.
+    pub(crate) fn try_charge(&self, bytes: u64, reserved: u64, purpose: Purpose) -> Result<u64, Reading> {
         let bars = purpose.bars();
         // ORDERING: Acquire; pairs with the Release in `set_max` (E1).
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             if !self.fits(word, bytes, reserved, bars) {
-                match self.refused(word, bytes, reserved, verdict, purpose) {
+                match self.refused(word, bytes, reserved, purpose) {
                     Outcome::Passes => {}
                     Outcome::Changed(newest) => {
                         word = newest;
@@ -297,22 +279,22 @@ impl Counter {
         word & bars == 0 && used <= most && bytes <= most - used
     }
 
-    /// The outcome of a charge that has no room by `word`.
+    /// Returns the outcome of a charge that has no room by `word`.
     #[cold]
-    fn refused(&self, word: u64, bytes: u64, reserved: u64, verdict: Verdict, purpose: Purpose) -> Outcome {
-        // ORDERING: Acquire; before the RMW below. A grant that is seen to be returned has left the usage that the RMW finds (I7).
+    fn refused(&self, word: u64, bytes: u64, reserved: u64, purpose: Purpose) -> Outcome {
+        // ORDERING: Acquire; before the RMW below. The bytes of a grant that is seen to be returned have
+        // left the usage that the RMW finds (I7).
         let returned = self.returned.load(Ordering::Acquire);
         let is_dry_run = self.is_dry_run_of(word);
         let seen = Reading { reserved, is_dry_run, ..Reading::of(word, self.max_of(word)) };
         if purpose == Purpose::Charge && seen.lets_pass(bytes) {
             return Outcome::Passes;
         }
-        if verdict == Verdict::Final {
-            // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never decided on a value from before this call.
-            let newest = self.word.fetch_add(0, Ordering::AcqRel);
-            if newest != word {
-                return Outcome::Changed(newest);
-            }
+        // ORDERING: AcqRel RMW that changes nothing; it reads the newest value, so a refusal is never
+        // decided on a value from before this call.
+        let newest = self.word.fetch_add(0, Ordering::AcqRel);
+        if newest != word {
+            return Outcome::Changed(newest);
         }
         // ORDERING: Acquire; after the RMW, which acquired the grants of all bytes that it found.
         let granted = self.granted.load(Ordering::Acquire);

@@ -11,7 +11,6 @@ use crate::charge::future::*;
 use crate::charge::loom::{UNIT, assert_conserved, charge_counters, explore_up_to, lone_group};
 use crate::charge::reclaimer;
 use crate::control::over_limit;
-use crate::state::counter::Verdict;
 
 /// Unparks its thread, and takes the lock of the queues as a task that polls at once would.
 struct Unpark(thread::Thread, &'static Node);
@@ -75,7 +74,7 @@ fn full_group() -> &'static Node {
 /// A full group of a hierarchy with a reclaimer that does not run.
 fn unmarked_group() -> &'static Node {
     let group = lone_group(1, UNIT);
-    charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
+    charge_counters(group, UNIT).ok().unwrap();
     assert_eq!(ChargeQueue::register(group.shared().wait_queue()), FIRST);
     group
 }
@@ -182,7 +181,7 @@ fn one_is_dropped_during_its_review() {
         aftermath::uncharge_counters(group, UNIT);
         if let Some(review) = review {
             // Room was made; the charge is made with it.
-            charge_counters(group, UNIT, Verdict::Hint).ok().unwrap();
+            charge_counters(group, UNIT).ok().unwrap();
             review.end(true);
         }
     });

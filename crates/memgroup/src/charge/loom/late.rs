@@ -55,7 +55,7 @@ fn erase(shared: &'static Shared) {
 /// Fills the stock of a group whose bytes are all returned at once, so that the uncharge finds no room for them. Returns the bytes.
 fn more_than_there_is_room_for(group: &'static Node) -> u64 {
     group.charge_at(0, 2 * UNIT).unwrap();
-    charge_counters(group, UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    charge_counters(group, UNIT).unwrap_or_else(|_| panic!("there is room"));
     let word = word_at_rest(group, 0).unwrap();
     assert!(word.prepaid() + 3 * UNIT > word.room(), "{word:?}");
     3 * UNIT

@@ -7,7 +7,7 @@ fn full_group(live: u64) -> &'static Node {
     let group = lone_group(2, 64 * UNIT);
     group.charge_at(0, UNIT / 4).unwrap();
     assert_eq!(word_at_rest(group, 0).map(Word::cap), Some(UNIT / 2));
-    charge_counters(group, live, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    charge_counters(group, live).unwrap_or_else(|_| panic!("there is room"));
     group.counter.set_max(group.counter.usage());
     group
 }

@@ -170,7 +170,7 @@ fn an_uncharge_of_a_group_whose_node_is_used_again() {
     let shared = obtain(config(1, 4).stock_cap_bytes(0));
     let [before, after] = ["before", "after"].map(|name| shared.create(shared.root(), name).unwrap());
     let group = shared.create(before, "group").unwrap();
-    charge_counters(group, UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    charge_counters(group, UNIT).unwrap_or_else(|_| panic!("there is room"));
     shared.remove(group).unwrap();
     let other = thread::spawn(move || {
         drop(Group::adopted(group));
@@ -256,7 +256,7 @@ fn a_mark_that_goes_without_a_look_is_caught() {
 /// A charge begins to wait at a group with usage within its limit, while `opens` may open a stock there.
 fn a_wait_that_begins_beside(opens: impl FnOnce(&'static Node) + Send + 'static) {
     let group = lone_group(1, 64 * UNIT);
-    charge_counters(group, 2 * UNIT, Verdict::Final).unwrap_or_else(|_| panic!("there is room"));
+    charge_counters(group, 2 * UNIT).unwrap_or_else(|_| panic!("there is room"));
     let other = thread::spawn(move || opens(group));
     thread::yield_now();
     // ORDERING: Relaxed; as in `wait`.

@@ -7,7 +7,6 @@ use crate::charge::loom::{charge_counters, config, explore_up_to, obtain};
 use crate::control::{aftermath, protection};
 use crate::counter::chain::Until;
 use crate::counter::protect::used::{self, LOW, MIN, UNFILLED, UNFILLED_MIN, WEIGHT};
-use crate::state::counter::Verdict;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
@@ -25,7 +24,7 @@ fn set(node: &'static Node, min: u64, low: u64) {
 }
 
 fn charge(node: &'static Node, bytes: u64) {
-    charge_counters(node, bytes, Verdict::Final).unwrap_or_else(|_| panic!("no limit"));
+    charge_counters(node, bytes).unwrap_or_else(|_| panic!("no limit"));
 }
 
 fn uncharge(node: &'static Node, bytes: u64) {
@@ -118,7 +117,7 @@ fn refused_above(give_settings: impl Fn(&'static Node)) {
     let group = shared.create(above, "group").unwrap();
     give_settings(group);
     above.counter.set_max(1);
-    let other = thread::spawn(move || assert!(charge_counters(group, 2, Verdict::Final).is_err()));
+    let other = thread::spawn(move || assert!(charge_counters(group, 2).is_err()));
     charge(group, 1);
     other.join().unwrap();
     assert_right(&[group]);

@@ -14,7 +14,6 @@ use crate::lifecycle::maintenance::Maintained;
 use crate::lifecycle::pace::Pace;
 use crate::lifecycle::records::{demote, free_kept, has_record};
 use crate::state::config::{CHUNK, Config};
-use crate::state::counter::Verdict;
 use crate::state::stats::stat::{Stat, Subsystem};
 use crate::stats::flush;
 use crate::tree::handle::Group;
@@ -27,7 +26,7 @@ fn the_last_bytes_beside_an_erasure() {
     let groups: Vec<_> =
         (0..CHUNK).map(|number| shared.create(shared.root(), &number.to_string()).unwrap()).collect();
     let node = groups[CHUNK as usize - 1];
-    charge_counters(node, 2, Verdict::Final).unwrap_or_else(|_| panic!("no limit"));
+    charge_counters(node, 2).unwrap_or_else(|_| panic!("no limit"));
     shared.remove(node).unwrap();
     node.counter.mark_over(true);
     let other = thread::spawn(move || aftermath::uncharge(node, Until::Top, 1));

@@ -7,7 +7,6 @@ use crate::charge::loom::{UNIT, charge_counters, config, explore, obtain};
 use crate::control::aftermath;
 use crate::counter::chain::{Climb, Until};
 use crate::reclaim::credit::{Purpose, ReclaimCredit};
-use crate::state::counter::Verdict;
 use crate::tree::node::Node;
 
 /// A full group, and below it one that gives back, one that waits for that, and another.
@@ -26,7 +25,7 @@ impl Full {
         over.counter.set_max(bytes);
         let [victim, waiter, other] =
             ["victim", "waiter", "other"].map(|name| shared.create(over, name).unwrap());
-        charge_counters(victim, bytes, Verdict::Final).unwrap_or_else(|_| panic!("it is empty"));
+        charge_counters(victim, bytes).unwrap_or_else(|_| panic!("it is empty"));
         Full { over, victim, waiter, other }
     }
 
@@ -37,7 +36,7 @@ impl Full {
         assert_eq!(kept.freed(), freed);
         let charged = {
             let credit = Some((self.over, kept.kept()));
-            aftermath::charge(self.waiter, bytes, Climb { credit, ..Climb::to(Until::Top, Verdict::Hint) })
+            aftermath::charge(self.waiter, bytes, Climb { credit, ..Climb::to(Until::Top) })
         };
         if charged.is_ok() {
             aftermath::use_kept(&kept, Until::Top);
@@ -53,7 +52,7 @@ impl Full {
 }
 
 fn charges(node: &'static Node, bytes: u64) -> bool {
-    charge_counters(node, bytes, Verdict::Final).is_ok()
+    charge_counters(node, bytes).is_ok()
 }
 
 /// Another thread charges while a waiter has as much freed as it needs.

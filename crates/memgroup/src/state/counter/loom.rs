@@ -3,14 +3,14 @@
 use memgroup_sync::loom::{self, thread};
 
 use crate::base::mutation::{self, Mutation};
-use crate::state::counter::{Counter, Purpose, Verdict};
+use crate::state::counter::{Counter, Purpose};
 
 fn a_charger_and_a_setter() {
     let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
     counter.set_max(2);
     let charger = thread::spawn(move || {
-        let _ = counter.try_charge(1, 0, Verdict::Hint, Purpose::Charge);
-        let _ = counter.try_charge(1, 0, Verdict::Final, Purpose::Charge);
+        let _ = counter.try_charge(1, 0, Purpose::Charge);
+        let _ = counter.try_charge(1, 0, Purpose::Charge);
     });
     counter.set_max(1);
     let lowered = counter.read();
@@ -37,9 +37,9 @@ fn usage_and_limit_are_read_as_of_one_instant() {
         let counter: &'static Counter = memgroup_sync::keep(Box::new(Counter::new()));
         counter.set_max(1);
         let setter = thread::spawn(move || {
-            counter.try_charge(1, 0, Verdict::Hint, Purpose::Charge).unwrap();
+            counter.try_charge(1, 0, Purpose::Charge).unwrap();
             counter.set_max(2);
-            counter.try_charge(1, 0, Verdict::Hint, Purpose::Charge).unwrap();
+            counter.try_charge(1, 0, Purpose::Charge).unwrap();
             counter.set_max(3);
         });
         let seen = counter.read();

@@ -1,22 +1,22 @@
 //! Tests of one counter: refusals, the largest usage, the records of forced charges.
 
 use crate::base::limit::BYTES_MAX;
-use crate::state::counter::{Counter, Purpose, Verdict};
+use crate::state::counter::{Counter, Purpose};
 
 #[test]
 fn refuses_above_the_limit_and_reports_usage_and_limit() {
     let counter = Counter::new();
     counter.set_max(100);
-    assert_eq!(counter.try_charge(60, 0, Verdict::Hint, Purpose::Charge), Ok(60));
-    let seen = counter.try_charge(41, 0, Verdict::Final, Purpose::Charge).unwrap_err();
+    assert_eq!(counter.try_charge(60, 0, Purpose::Charge), Ok(60));
+    let seen = counter.try_charge(41, 0, Purpose::Charge).unwrap_err();
     assert_eq!((seen.usage, seen.max, seen.offline), (60, 100, false));
-    assert_eq!(counter.try_charge(40, 0, Verdict::Final, Purpose::Charge), Ok(100));
+    assert_eq!(counter.try_charge(40, 0, Purpose::Charge), Ok(100));
 }
 
 #[test]
 fn keeps_usage_when_the_limit_is_changed_many_times() {
     let counter = Counter::new();
-    counter.try_charge(77, 0, Verdict::Hint, Purpose::Charge).unwrap();
+    counter.try_charge(77, 0, Purpose::Charge).unwrap();
     for max in 0..100_000 {
         counter.set_max(max);
         assert_eq!(counter.read().max, max);
@@ -28,8 +28,8 @@ fn keeps_usage_when_the_limit_is_changed_many_times() {
 #[test]
 fn holds_no_more_than_its_bits() {
     let counter = Counter::new();
-    assert_eq!(counter.try_charge(BYTES_MAX, 0, Verdict::Hint, Purpose::Charge), Ok(BYTES_MAX));
-    assert!(counter.try_charge(1, 0, Verdict::Final, Purpose::Charge).is_err());
+    assert_eq!(counter.try_charge(BYTES_MAX, 0, Purpose::Charge), Ok(BYTES_MAX));
+    assert!(counter.try_charge(1, 0, Purpose::Charge).is_err());
     assert!(counter.charge_forced(1, u64::MAX, true).is_err());
     assert!(!counter.is_offline());
     counter.uncharge(BYTES_MAX);
@@ -52,7 +52,7 @@ fn too_large_an_uncharge_takes_what_is_there_and_no_mark() {
     for (is_offline, is_over) in [(false, false), (true, false), (false, true), (true, true)] {
         let counter = Counter::new();
         counter.set_max(100);
-        counter.try_charge(10, 0, Verdict::Hint, Purpose::Charge).unwrap();
+        counter.try_charge(10, 0, Purpose::Charge).unwrap();
         counter.mark_over(is_over);
         if is_offline {
             counter.mark_offline();
@@ -80,7 +80,7 @@ fn threads_that_take_back_too_much_together_leave_no_mark_and_no_byte() {
             threads.spawn(move || {
                 for round in 0..20_000 {
                     let bytes = (round * seed) % 50;
-                    if counter.try_charge(bytes, 0, Verdict::Hint, Purpose::Charge).is_ok() {
+                    if counter.try_charge(bytes, 0, Purpose::Charge).is_ok() {
                         counter.uncharge(bytes + round % 3);
                     }
                     let seen = counter.read();
@@ -101,10 +101,10 @@ fn an_offline_counter_refuses_and_a_reset_one_does_not() {
     let counter = Counter::new();
     counter.set_max(10);
     counter.mark_offline();
-    assert!(counter.try_charge(1, 0, Verdict::Final, Purpose::Charge).unwrap_err().offline);
+    assert!(counter.try_charge(1, 0, Purpose::Charge).unwrap_err().offline);
     assert!(counter.charge_forced(1, u64::MAX, false).is_err());
     assert_eq!(counter.charge_forced(1, u64::MAX, true), Ok(1));
     counter.uncharge(1);
     counter.reset();
-    assert_eq!(counter.try_charge(11, 0, Verdict::Hint, Purpose::Charge), Ok(11));
+    assert_eq!(counter.try_charge(11, 0, Purpose::Charge), Ok(11));
 }
