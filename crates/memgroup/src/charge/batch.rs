@@ -33,31 +33,49 @@ enum Purchase {
     Declined,
 }
 
-/// Charges `bytes` on `slot`, which the fast path did not try: from the stock, else on the slow path.
+/// Charges `bytes` for a thread whose slot the fast path did not try.
+pub(crate) fn charge(node: &'static Node, bytes: u64, means: Means) -> Result<(), ChargeError> {
+    if node.shared().has_stock() {
+        charge_in_slot(node, node.shared().source.current(), bytes, means)
+    } else {
+        charge_past_stock(node, bytes, means, None)
+    }
+}
+
+/// Charges `bytes` on `slot`: from its stock, if that has them, otherwise on the slow path.
 pub(crate) fn charge_in_slot(
     node: &'static Node,
     slot: usize,
     bytes: u64,
     means: Means,
 ) -> Result<(), ChargeError> {
-    if bytes == 0 {
-        return charge_nothing(node);
-    }
     if node.stocks(bytes)
         && let Some(stock) = Stock::of(node, slot)
     {
         let found = stock.attempt(bytes);
         return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, means) };
     }
+    charge_past_stock(node, bytes, means, Some(slot))
+}
+
+/// Charges `bytes` on the slow path. With a slot, the charge may buy a batch for its stock there.
+fn charge_past_stock(
+    node: &'static Node,
+    bytes: u64,
+    means: Means,
+    slot: Option<usize>,
+) -> Result<(), ChargeError> {
+    if bytes == 0 {
+        return charge_nothing(node);
+    }
     node.count_exact();
     if means.poll != Poll::Again {
         fault_injection::draw(node, bytes)?;
     }
-    if !node.shared().has_stock() {
-        return charge_slow_path(node, Ask { means, ..Ask::exact(bytes, Until::Top) });
+    if slot.is_some() {
+        count(node, memory::CHARGES, 1);
     }
-    count(node, memory::CHARGES, 1);
-    charge_slow_path(node, Ask { means, ..Ask::with_batch(slot, bytes) })
+    charge_slow_path(node, Ask { means, prepays: slot, ..Ask::exact(bytes, Until::Top) })
 }
 
 /// Charges `bytes` after an attempt on `stock`, which found `found`, did not serve them outright. The attempt is counted.
@@ -76,7 +94,7 @@ pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word, means: Means) -
     let owed = put_back(&stock, bytes);
     drop(stock);
     refill::repay(node, owed);
-    charge_slow_path(node, Ask { means, ..Ask::with_batch(slot, bytes) })
+    charge_slow_path(node, Ask { means, prepays: Some(slot), ..Ask::exact(bytes, Until::Top) })
 }
 
 /// Buys a batch with `bytes` in it, or spends prepaid bytes after all; whether the charge is made.

@@ -87,7 +87,7 @@ impl Node {
     ) -> Result<(), ChargeError> {
         match tried {
             Some(word) => batch::charge_miss(Stock::held(self, slot, word), bytes, found, means),
-            None => batch::charge_in_slot(self, self.shared().source.current(), bytes, means),
+            None => batch::charge(self, bytes, means),
         }
     }
 
@@ -116,7 +116,7 @@ impl Node {
                 let stock = Stock::again(self, slot, word);
                 stock.into_iter().for_each(|stock| refill::uncharge_miss(stock, bytes));
             }
-            None => refill::uncharge_in_slot(self, self.shared().source.current(), bytes),
+            None => refill::uncharge(self, bytes),
         }
     }
 }

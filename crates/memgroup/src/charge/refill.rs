@@ -27,7 +27,16 @@ pub(crate) fn uncharge_miss(stock: Stock, bytes: u64) {
     repay(node, owed);
 }
 
-/// Uncharges `bytes` on `slot`, which the fast path did not try.
+/// Uncharges `bytes` for a thread whose slot the fast path did not try.
+pub(crate) fn uncharge(node: &'static Node, bytes: u64) {
+    if node.stocks(bytes) {
+        uncharge_in_slot(node, node.shared().source.current(), bytes);
+    } else {
+        uncharge_past_stock(node, bytes);
+    }
+}
+
+/// Uncharges `bytes` into the stock of `slot`, if the group has one there.
 pub(crate) fn uncharge_in_slot(node: &'static Node, slot: usize, bytes: u64) {
     if node.stocks(bytes)
         && let Some(stock) = Stock::of(node, slot)
@@ -35,8 +44,12 @@ pub(crate) fn uncharge_in_slot(node: &'static Node, slot: usize, bytes: u64) {
         if !stock.put(bytes).takes(bytes) {
             uncharge_miss(stock, bytes);
         }
-        return;
+    } else {
+        uncharge_past_stock(node, bytes);
     }
+}
+
+fn uncharge_past_stock(node: &'static Node, bytes: u64) {
     if bytes == 0 {
         drop(Group::adopted(node));
     } else {

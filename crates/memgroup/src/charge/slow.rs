@@ -104,10 +104,6 @@ impl Ask {
         Ask { bytes, until, want: Want::Charge, prepays: None, means: Means::PLAIN }
     }
 
-    pub(crate) fn with_batch(slot: usize, bytes: u64) -> Ask {
-        Ask { prepays: Some(slot), ..Ask::exact(bytes, Until::Top) }
-    }
-
     /// Charges the counters for exactly the bytes, or looks whether there is room for a wait that
     /// charges nothing.
     fn try_once(&self, node: &'static Node) -> Result<(), Refused> {

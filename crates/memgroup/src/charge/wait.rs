@@ -41,7 +41,7 @@ pub(crate) const REVIEW: Duration = Duration::from_millis(100);
 
 /// Charges `bytes`, and waits for room until `deadline`.
 pub(crate) fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
-    batch::charge_in_slot(node, node.shared().source.current(), bytes, Means::until(deadline))
+    batch::charge(node, bytes, Means::until(deadline))
 }
 
 /// Waits until there is room for `bytes`, and charges nothing.

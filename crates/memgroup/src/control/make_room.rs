@@ -8,21 +8,22 @@ use crate::counter::chain::{Climb, Until};
 use crate::counter::events::Event;
 use crate::observe::pressure::Stall;
 use crate::observe::{event, pressure};
-use crate::reclaim::{self, Purpose, ReclaimCredit, ScanControl, credit};
+use crate::reclaim::{self, Purpose, ReclaimCredit, ScanControl, ScanStats, credit};
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::node::Node;
 
-/// Further rounds without progress after which a charge is refused.
+/// How many rounds in a row without progress end the search for room in a group.
 const FRUITLESS_MOST: u32 = 16;
 
-/// Rounds for one group after which a charge is refused, even if each of them freed bytes. So a reclaim ends although shrinkers free a byte at a time.
+/// How many rounds end it although each of them freed bytes, so that it ends even if shrinkers free a
+/// byte at a time.
 const ROUNDS_MOST: u32 = 1024;
 
-/// How long a charge waits for a thread that moves a mark before it looks again.
+/// How long a charge waits for a thread that moves a mark before it asks again.
 const MOVE_PAUSE: Duration = Duration::from_millis(1);
 
-/// How often room is made for one charge, each time in the group that refuses it then.
+/// In how many levels in turn room is made for one charge: each time in the one that refuses it then.
 const LEVELS_MOST: u32 = 16;
 
 /// The result of making room for a charge.
@@ -36,8 +37,9 @@ pub(crate) enum Room {
     None,
 }
 
-/// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: there, and in each level that refuses next. If
-/// the charge was not made, `over` is the level that refuses it now. No round and no wait begins after `end`.
+/// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: there,
+/// and in each level that refuses next. If the charge was not made, `over` is the level that refuses
+/// it now. No round and no wait begins after `end`.
 pub(crate) fn make_room(
     node: &'static Node,
     until: Until,
@@ -48,19 +50,8 @@ pub(crate) fn make_room(
     if credit::is_reclaiming() {
         return if draw_on_reserve(node, until, bytes) { Room::Charged } else { Room::None };
     }
-    let (mut stalled, mut room) = (None, Room::None);
-    let is_charged = at_refusing_levels(over, |over| {
-        if !over.shared().config.reclaim() {
-            return Step::Full;
-        }
-        if !reclaim::is_any(over) {
-            room = Room::NothingLeft;
-            return Step::Full;
-        }
-        let stalled = stalled.get_or_insert_with(|| pressure::stall(node));
-        make_room_in(node, until, bytes, over, end, stalled, &mut room)
-    });
-    if is_charged { Room::Charged } else { room }
+    let mut search = Search { node, until, bytes, end, stalled: None, room: Room::None };
+    if at_refusing_levels(over, |over| search.make_room_in(over)) { Room::Charged } else { search.room }
 }
 
 /// The result of making room in one group.
@@ -91,79 +82,141 @@ pub(crate) fn at_refusing_levels(
     false
 }
 
-fn make_room_in(
+/// The search for room for one charge.
+struct Search {
     node: &'static Node,
     until: Until,
     bytes: u64,
-    over: &'static Node,
     end: Instant,
-    stalled: &mut Stall,
-    room: &mut Room,
-) -> Step {
-    *room = Room::None;
-    let Some(kept) = ReclaimCredit::begin(over, Purpose::Charge(node, bytes)) else { return Step::Full };
-    let (mut least, mut fruitless, mut waits, mut spares_low) = (kept.lacks(), 0, None, true);
-    for _ in 0..ROUNDS_MOST {
-        if Instant::now() >= end {
-            break;
+    stalled: Option<Stall>,
+    /// The result in the group that was searched last.
+    room: Room,
+}
+
+/// The rounds in one group so far.
+struct Rounds {
+    /// The fewest bytes that the charge has lacked.
+    least: u64,
+    fruitless: u32,
+    /// The group for which shrinkers that are busy are waited for.
+    waiter: Option<&'static Node>,
+    spares_low: bool,
+}
+
+/// What a round did.
+struct Round {
+    stats: ScanStats,
+    lacks: u64,
+    freed_any: bool,
+    kept_any: bool,
+}
+
+/// What follows a round after which the charge is still refused.
+enum Next {
+    Again,
+    /// After other threads had the CPU.
+    Yield,
+    /// After a thread that moves a mark, which may have lost its CPU.
+    Pause,
+    End(Room),
+}
+
+impl Search {
+    fn make_room_in(&mut self, over: &'static Node) -> Step {
+        let &mut Search { node, until, bytes, end, .. } = self;
+        self.room = Room::None;
+        if !over.shared().config.reclaim() {
+            return Step::Full;
         }
-        let (freed_before, kept_before) = (kept.freed(), kept.kept());
-        let missing = freed_before + kept.lacks().max(1);
-        let control = ScanControl::new(over, &kept, missing, spares_low);
-        let control = ScanControl { waiter: waits, end: Some(end), ..control };
-        let stats = reclaim::round(over, control).stats;
-        // Without another round: a cache was busy, or may have been missed.
-        let may_have_more = stats.marks_moved || stats.was_emptied;
-        let may_give = stats.busy > 0 || may_have_more;
-        // Mostly the kept bytes are enough. A drain visits every group below.
-        let attempt = || try_with_kept(node, until, bytes, over, &kept);
-        let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
-            freeze::drain_for_charge(over, kept.lacks());
-            attempt()
-        });
-        match step {
-            Some(Step::Charged) => {
-                count(node, memory::GAINED, kept.freed());
-                return Step::Charged;
-            }
-            Some(refused) => return refused,
-            None if stats.is_called_off => return Step::Full,
-            // Bytes that others took again are no progress.
-            None if kept.lacks() < least || kept.kept() > kept_before => {
-                least = least.min(kept.lacks());
-                fruitless = 0;
-            }
-            // No other shrinker has anything to give.
-            None if stats.spared_low && (waits.is_some() || (kept.freed() == freed_before && !may_give)) => {
-                spares_low = false;
-            }
-            None if kept.freed() == freed_before && !may_give => {
-                if kept.freed() > 0 || !reclaim::is_any(over) {
-                    *room = Room::NothingLeft;
-                }
-                return Step::Full;
-            }
-            // The thread that moves a mark may have lost its CPU, and the cache may be full.
-            None if fruitless == FRUITLESS_MOST && over.shared().shrinkers().is_moving() => {
-                waits = Some(node);
-                stalled.lasts();
-                std::thread::sleep(MOVE_PAUSE);
-            }
-            None if fruitless == FRUITLESS_MOST => {
-                // Others moved marks or emptied a cache during the last round: they may have filled caches.
-                if may_have_more {
-                    *room = Room::NothingLeft;
-                }
-                return Step::Full;
-            }
-            None => {
-                (fruitless, waits) = (fruitless + 1, Some(node));
-                stalled.lasts();
-                std::thread::yield_now();
-            }
+        if !reclaim::is_any(over) {
+            self.room = Room::NothingLeft;
+            return Step::Full;
         }
+        let stalled = self.stalled.get_or_insert_with(|| pressure::stall(node));
+        let Some(kept) = ReclaimCredit::begin(over, Purpose::Charge(node, bytes)) else { return Step::Full };
+        let mut rounds = Rounds { least: kept.lacks(), fruitless: 0, waiter: None, spares_low: true };
+        for _ in 0..ROUNDS_MOST {
+            if Instant::now() >= end {
+                break;
+            }
+            let (freed_before, kept_before) = (kept.freed(), kept.kept());
+            let missing = freed_before + kept.lacks().max(1);
+            let control = ScanControl::new(over, &kept, missing, rounds.spares_low);
+            let control = ScanControl { waiter: rounds.waiter, end: Some(end), ..control };
+            let stats = reclaim::round(over, control).stats;
+            // Mostly the kept bytes are enough. A drain visits every group below.
+            let attempt = || try_with_kept(node, until, bytes, over, &kept);
+            let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
+                freeze::drain_for_charge(over, kept.lacks());
+                attempt()
+            });
+            match step {
+                Some(Step::Charged) => {
+                    count(node, memory::GAINED, kept.freed());
+                    return Step::Charged;
+                }
+                Some(refused) => return refused,
+                None => {}
+            }
+            let round = Round {
+                stats,
+                lacks: kept.lacks(),
+                freed_any: kept.freed() > freed_before,
+                kept_any: kept.kept() > kept_before,
+            };
+            match rounds.judge(&round, over, kept.freed() > 0) {
+                Next::Again => continue,
+                Next::End(room) => {
+                    self.room = room;
+                    return Step::Full;
+                }
+                Next::Yield => {
+                    stalled.lasts();
+                    std::thread::yield_now();
+                }
+                Next::Pause => {
+                    stalled.lasts();
+                    std::thread::sleep(MOVE_PAUSE);
+                }
+            }
+            rounds.waiter = Some(node);
+        }
+        Step::Full
     }
-    Step::Full
+}
+
+impl Rounds {
+    /// Decides what follows a round in `over`.
+    fn judge(&mut self, round: &Round, over: &'static Node, has_freed: bool) -> Next {
+        let stats = &round.stats;
+        if stats.is_called_off {
+            return Next::End(Room::None);
+        }
+        // Bytes that others took again are no progress.
+        if round.lacks < self.least || round.kept_any {
+            self.least = self.least.min(round.lacks);
+            self.fruitless = 0;
+            return Next::Again;
+        }
+        // Other threads moved marks or emptied a cache meanwhile, so caches may have been missed.
+        let may_have_more = stats.marks_moved || stats.was_emptied;
+        let gave_all = !round.freed_any && stats.busy == 0 && !may_have_more;
+        if stats.spared_low && (self.waiter.is_some() || gave_all) {
+            // No other shrinker has anything to give.
+            self.spares_low = false;
+            return Next::Again;
+        }
+        let nothing_left = |is: bool| Next::End(if is { Room::NothingLeft } else { Room::None });
+        if gave_all {
+            return nothing_left(has_freed || !reclaim::is_any(over));
+        }
+        if self.fruitless < FRUITLESS_MOST {
+            self.fruitless += 1;
+            return Next::Yield;
+        }
+        // The cache whose mark is moved may be full.
+        if over.shared().shrinkers().is_moving() { Next::Pause } else { nothing_left(may_have_more) }
+    }
 }
 
 /// Tries a charge for which `kept` holds bytes in `full`. Returns `None` if `full` still refuses it.
@@ -186,7 +239,7 @@ pub(crate) fn try_with_kept(
     }
 }
 
-/// Makes the charge of a callback: beyond the limits, as far as the reserve goes.
+/// Makes the charge of a callback beyond the limits, as far as the reserve goes.
 pub(crate) fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
     let reserve = node.shared().config.reclaim_reserve_bytes();
     let Until::Top = until else { return false };

@@ -98,9 +98,9 @@ pub(crate) fn count(node: &'static Node, event: Event) {
     }
 }
 
-/// The group and its ancestors.
+/// Returns the group and its ancestors, also the root if nothing is charged to it.
 pub(crate) fn levels(node: &'static Node) -> impl Iterator<Item = &'static Node> {
-    std::iter::successors(Some(node), |level| level.parent())
+    std::iter::successors(Some(node), |level| level.up().or_else(|| level.parent()))
 }
 
 /// Events.

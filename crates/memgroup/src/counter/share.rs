@@ -373,20 +373,18 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
 /// The bytes that `level` keeps for protected groups in any case. A child is not beyond its protection for the bytes that it has prepaid: while those may
 /// decide, the refusal is not final.
 fn kept_at_least(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> u64 {
-    if seen.reserved == 0 {
-        return 0;
-    }
     let held = via.map(|(child, usage)| (child, usage.saturating_sub(child.counter.prepaid_most())));
     let own = if via.is_none() { own_left_free(level, bytes) } else { 0 };
     seen.reserved.min(protect::left_free(level, held).max(own))
 }
 
-/// The refusal of a charge by `level`, which it reached `via` a child: by the child's share, as if that were the child's own limit, if it is beyond
-/// its even share. Else by the level.
+/// Returns the refusal of a charge by `level`, which it reached `via` a child: by the child's share,
+/// as if that were the child's own limit, if the child is beyond its even share. Otherwise by the
+/// level.
 #[cold]
 pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> Refused {
-    let by_level =
-        Refused { node: level, seen: Reading { reserved: kept_at_least(level, via, bytes, seen), ..seen } };
+    let reserved = if seen.reserved > 0 { kept_at_least(level, via, bytes, seen) } else { 0 };
+    let by_level = Refused { node: level, seen: Reading { reserved, ..seen } };
     // A dry run lets the charge pass.
     let is_refused = level.marks.is_shared() && !seen.offline && !seen.is_dry_run;
     let Some((child, usage)) = via.filter(|_| is_refused) else {

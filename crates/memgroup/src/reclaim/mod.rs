@@ -27,5 +27,5 @@ pub(crate) use registry::register;
 pub use registry::{GroupShrinker, Registration, Removal, ShrinkerSlot};
 pub use report::{AskError, ShrinkerId, ShrinkerReport};
 pub use rounds::Reclaimed;
-pub(crate) use rounds::{ScanControl, is_any, reclaim, round};
+pub(crate) use rounds::{ScanControl, ScanStats, is_any, reclaim, round};
 pub use shrinker::{Ask, Count, Quarantine, Scan, Shrinker, ShrinkerConfig};
