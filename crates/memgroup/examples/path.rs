@@ -89,17 +89,16 @@ mod linux {
     fn steps(exe: &str, mode: &str) -> BTreeSet<u64> {
         let arguments = [exe, mode].map(|argument| std::ffi::CString::new(argument).expect("it has no zero"));
         let pointers = [arguments[0].as_ptr(), arguments[1].as_ptr(), std::ptr::null()];
-        // SAFETY: between the fork and the exec the child calls functions that are safe after a fork
-        // alone, and the strings outlive it.
-        let child = unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
-                libc::execv(pointers[0], pointers.as_ptr());
-                libc::_exit(127);
-            }
-            child
-        };
+        // SAFETY: the child calls nothing but functions that are safe after a fork.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+            // SAFETY: as above; the strings end with a zero, and the list of them with a null.
+            unsafe { libc::execv(pointers[0], pointers.as_ptr()) };
+            // SAFETY: as above.
+            unsafe { libc::_exit(127) };
+        }
         assert!(child > 0, "the system starts no process: {}", std::io::Error::last_os_error());
         let base = |maps: String| {
             let first = maps.lines().find(|line| line.ends_with(exe)).expect("the program is mapped");
@@ -140,12 +139,11 @@ mod linux {
 
     /// Returns the address of the child's next instruction.
     fn instruction(child: libc::pid_t) -> u64 {
-        // SAFETY: zeros are a valid value of a struct of integers, and the child is stopped.
-        let registers = unsafe {
-            let mut registers: libc::user_regs_struct = std::mem::zeroed();
-            libc::ptrace(libc::PTRACE_GETREGS, child, 0, &raw mut registers);
-            registers
-        };
+        // SAFETY: zeros are a valid value of a struct of integers.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        // SAFETY: the child is stopped, and `registers` lives.
+        let read = unsafe { libc::ptrace(libc::PTRACE_GETREGS, child, 0, &raw mut registers) };
+        assert_eq!(read, 0, "the registers cannot be read: {}", std::io::Error::last_os_error());
         registers.rip
     }
 
