@@ -14,15 +14,21 @@ pub(crate) const PRIORITIES: u32 = 12;
 /// From this priority on every marked cache is counted, whatever the last count was: the refusal comes next.
 pub(crate) const SERIOUS: u32 = 1;
 
+/// The priority at which a round explores: the highest one that reaches all classes.
+pub(crate) const EXPLORED: u32 = CLASS_PRIORITIES;
+
+/// A class has the caches of so many powers of two: the next one is asked so many priorities earlier.
+pub(crate) const CLASS_PRIORITIES: u32 = 3;
+
 /// The class of a cache that holds so much: the first priorities ask only those that have hundreds of batches.
 pub(crate) fn class_of(bytes: u64, batch_bytes: u64) -> usize {
     let batches = bytes / batch_bytes;
-    (batches.max(1).ilog2() as usize / 3).min(CLASSES - 1)
+    ((batches.max(1).ilog2() / CLASS_PRIORITIES) as usize).min(CLASSES - 1)
 }
 
 /// The least class of which anything can be asked at a priority: a batch is reached with `2^(priority - 1)` batches.
 pub(crate) fn least_class(priority: u32) -> usize {
-    (priority.saturating_sub(1) as usize / 3).min(CLASSES - 1)
+    ((priority.saturating_sub(1) / CLASS_PRIORITIES) as usize).min(CLASSES - 1)
 }
 
 /// The bytes that a cache is to be asked for.

@@ -42,9 +42,20 @@ pub(crate) struct GroupShrinkers {
     pub(crate) rounds: AtomicU32,
 }
 
-/// With which child a round of reclaim begins, as a fraction of 2<sup>32</sup>.
+/// The number of a round of reclaim among those of its group. It decides with which child the round
+/// begins, and whether it explores.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rotation(u32);
+
+/// One round in so many explores.
+const EXPLORING: u32 = 16;
+
+impl Rotation {
+    /// Returns whether the round first asks caches that gave little or hold little.
+    pub(crate) fn explores(self) -> bool {
+        self.0 % EXPLORING == EXPLORING - 1
+    }
+}
 
 /// The golden section of 2<sup>32</sup>.
 const GOLDEN: u32 = 0x9E37_79B9;
@@ -74,14 +85,14 @@ impl GroupShrinkers {
     /// have one. Steps of the golden section fall everywhere equally often.
     pub(crate) fn next_rotation(&self) -> Rotation {
         // ORDERING: Relaxed; a number by itself.
-        Rotation(self.rounds.fetch_add(1, Ordering::Relaxed).wrapping_mul(GOLDEN))
+        Rotation(self.rounds.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The number of the child with which a round begins, so many levels below its top. Each level uses other bits. With the same bits
     /// only the first child of the first one, the second of the second and so on would ever be the beginning.
     #[inline]
     pub(crate) fn first_child(&self, rotation: Rotation, levels: u32) -> u32 {
-        let fraction = rotation.0.rotate_left(13 * levels);
+        let fraction = rotation.0.wrapping_mul(GOLDEN).rotate_left(13 * levels);
         ((u64::from(fraction) * u64::from(self.children.given_out())) >> 32) as u32
     }
 
@@ -198,13 +209,20 @@ pub(crate) fn delist(node: &'static Node) {
     of(parent).children.give_back(number);
 }
 
-/// The group that has a number among the children of `parent`, and its generation; `None` if it was released.
-pub(crate) fn child_at(parent: &'static Node, number: u32, id: &AtomicU32) -> Option<(&'static Node, u64)> {
+/// Returns the group that has a number among the children of `parent`, its generation, and its
+/// shrinkers; `None` if it was released.
+#[inline(always)]
+pub(crate) fn child_at(
+    parent: &'static Node,
+    number: u32,
+    id: &AtomicU32,
+) -> Option<(&'static Node, u64, &'static GroupShrinkers)> {
     // ORDERING: Acquire; pairs with the Release in `enlist`.
     let child = parent.shared().node(NodeId(id.load(Ordering::Acquire)))?;
     let generation = child.generation();
-    let is_child = child.is_child_of(parent) && child.shrinkers()?.number() == Some(number);
-    (is_child && child.generation() == generation).then_some((child, generation))
+    let shrinkers = child.shrinkers()?;
+    let is_child = child.is_child_of(parent) && shrinkers.number() == Some(number);
+    (is_child && child.generation() == generation).then_some((child, generation, shrinkers))
 }
 
 impl Part for GroupShrinkers {}

@@ -1,5 +1,6 @@
 //! Reclaim: shrinkers, and the walk that calls them. See [`guide::reclaim`](crate::guide::reclaim).
 
+mod backoff;
 mod bitmap;
 pub(crate) mod credit;
 mod due;

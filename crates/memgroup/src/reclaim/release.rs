@@ -89,8 +89,9 @@ impl SlotRef {
         let (Some(place), bytes @ 1..) = (self.state.left_by(), self.state.take_deferred()) else { return };
         let above = std::iter::successors(self.node.parent(), |level| level.parent());
         if let Some((_, heir)) = above.filter_map(Node::shrinkers).find_map(|group| group.slot_of(place)) {
-            heir.defer(bytes, heir.last_bytes().unwrap_or(bytes).saturating_mul(2));
-            heir.ask_always();
+            // The heir caps them when it's asked, and so at its own size.
+            heir.defer(bytes, u64::MAX);
+            heir.backoff.ask_always();
         }
     }
 

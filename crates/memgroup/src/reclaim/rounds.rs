@@ -9,6 +9,9 @@
 //! room is made in that one. The first rounds spare bytes that `low` protects; all rounds spare
 //! those that `min` protects.
 //!
+//! One round in 16 first explores: it asks a few of the smallest caches, and of those that gave little (`backoff`), before it goes through
+//! the priorities. Otherwise nobody would notice that such a cache has something to give, as long as others give enough.
+//!
 //! - I1. Reclaim does not begin within reclaim. A refused charge of a callback draws on the reserve
 //!   ([`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes)), or stays refused.
 //! - B1. When another group turns out to refuse, higher up, the bytes kept for the first group are uncharged. Any thread may take them then.
@@ -18,7 +21,7 @@ use std::time::Instant;
 use crate::counter::protect::Sparing;
 use crate::reclaim::bitmap::CLASSES;
 use crate::reclaim::credit::{Purpose, ReclaimCredit};
-use crate::reclaim::due::{PRIORITIES, least_class};
+use crate::reclaim::due::{EXPLORED, PRIORITIES, least_class};
 use crate::reclaim::group::{GroupShrinkers, Rotation};
 use crate::reclaim::walk::Walk;
 use crate::tree::node::Node;
@@ -34,6 +37,9 @@ pub struct Reclaimed {
     /// Times that a shrinker could not go on, could not tell how much it holds, or that another thread was scanning.
     pub busy: u64,
 }
+
+/// Scans of a round while it explores.
+const EXPLORED_MOST: u64 = 16;
 
 /// The task of a reclaim, the step that it is at, and its results.
 pub(crate) struct ScanControl<'a> {
@@ -51,6 +57,10 @@ pub(crate) struct ScanControl<'a> {
     pub(crate) waiter: Option<&'static Node>,
     pub(crate) priority: u32,
     pub(crate) class: usize,
+    /// The round explores: it asks some of the smallest caches, and of those that gave little.
+    pub(crate) explores: bool,
+    /// Caches that gave little are asked as any other.
+    pub(crate) ignores_backoff: bool,
     pub(crate) rotation: Rotation,
     pub(crate) stats: ScanStats,
 }
@@ -90,6 +100,8 @@ impl<'a> ScanControl<'a> {
             waiter: None,
             priority: 0,
             class: 0,
+            explores: false,
+            ignores_backoff: false,
             rotation: Rotation::default(),
             stats: ScanStats::default(),
         }
@@ -98,6 +110,11 @@ impl<'a> ScanControl<'a> {
     /// Whether enough is freed.
     pub(crate) fn is_done(&self) -> bool {
         self.credit.freed() >= self.bytes
+    }
+
+    /// Returns whether the walk goes on after a scan.
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.is_done() && (!self.explores || self.stats.scanned < EXPLORED_MOST)
     }
 
     /// Whether it is to end. Read after a step that may have taken long.
@@ -126,14 +143,19 @@ pub(crate) fn round<'c>(top: &'static Node, mut control: ScanControl<'c>) -> Sca
     control.rotation = top.shrinkers().map_or_else(Rotation::default, GroupShrinkers::next_rotation);
     let registry = top.shared().shrinkers();
     let mut walk = Walk::new(control);
+    if walk.control.rotation.explores() {
+        walk.control.explores = true;
+        let _ = (0..CLASSES).all(|class| walk.pass(top, EXPLORED, class));
+        walk.control.explores = false;
+        if walk.control.is_done() || walk.control.is_late() {
+            return walk.control;
+        }
+    }
     for priority in (0..=PRIORITIES).rev() {
         // The last priority asks every cache, so it is the one that must miss none.
         let seen = registry.marks_now();
-        for class in (least_class(priority)..CLASSES).rev() {
-            (walk.control.priority, walk.control.class) = (priority, class);
-            if !walk.subtree(top) || walk.control.is_done() {
-                return walk.control;
-            }
+        if !(least_class(priority)..CLASSES).rev().all(|class| walk.pass(top, priority, class)) {
+            return walk.control;
         }
         walk.control.stats.marks_moved = !registry.is_unmoved(seen);
     }

@@ -18,7 +18,7 @@ use memgroup_sync::interleave;
 use crate::counter::events::Event;
 use crate::counter::share;
 use crate::observe::event;
-use crate::reclaim::due::{Due, SERIOUS, class_of};
+use crate::reclaim::due::{Due, class_of};
 use crate::reclaim::entry::{ShrinkerEntry, add};
 use crate::reclaim::group;
 use crate::reclaim::registry::UNKNOWN_CLASS;
@@ -28,7 +28,8 @@ use crate::reclaim::shrinker::{Ask, Count, Scan};
 use crate::state::stats::builtin::memory;
 use crate::stats::update;
 
-/// Calls in a row that freed nothing, after which a series of calls ends.
+/// Calls in a row that freed nothing, after which a series of calls ends. One is enough while the
+/// round explores.
 const FRUITLESS_CALLS_MOST: u32 = 32;
 
 /// A pinned shrinker, and its slot.
@@ -83,11 +84,10 @@ impl Call<'_> {
         }
     }
 
-    /// Notes the counted bytes, and moves the mark from `class` to theirs.
+    /// Moves the mark from `class` to that of the counted bytes, less the back-off.
     pub(crate) fn place_in_class(&self, bytes: u64, class: usize) {
         let SlotRef { node, number, state, .. } = self.slot;
-        state.set_last_bytes(bytes);
-        let own = class_of(bytes, self.entry.config.batch_bytes);
+        let own = class_of(bytes >> state.backoff.shift(), self.entry.config.batch_bytes);
         if own != class {
             let _move = node.shared().shrinkers().begin_mark_move();
             state.set_class(own);
@@ -106,8 +106,7 @@ impl Call<'_> {
         let hint = self.due(bytes, state.deferred());
         let fresh = hint.fresh(priority);
         let is_enough = hint.is_enough(hint.work(priority), priority);
-        let is_lying = || !control.credit.is_by_hand() && state.is_skipped();
-        if !is_enough || (priority > SERIOUS && state.is_resting()) || is_lying() {
+        if !is_enough {
             self.defer(fresh, bytes);
             return true;
         }
@@ -122,9 +121,13 @@ impl Call<'_> {
             let due = self.due(bytes, deferred);
             let asked = self.scan(began, due.work(priority), due, control);
             self.defer(deferred.saturating_add(fresh).saturating_sub(asked), bytes);
+            // It may have given it up meanwhile, and its mark.
+            if self.slot.is_still(self.place) {
+                self.place_in_class(bytes, state.class());
+            }
         }
         self.slot.release();
-        !control.is_done()
+        control.goes_on()
     }
 
     /// Has the shrinker give back all that is missing, whatever its share is, unless another thread scans the slot.
@@ -157,7 +160,7 @@ impl Call<'_> {
     /// Notes from which priority on a cache that holds `bytes` is to be asked.
     fn ask_from(&self, bytes: u64) {
         let state = self.slot.state;
-        state.ask_from(self.due(bytes, state.deferred()).asked_from());
+        state.backoff.ask_from(self.due(bytes, state.deferred()).asked_from());
     }
 
     /// Has a seized slot's shrinker give back up to `work` bytes, batch by batch; the first call begins at `began`. Returns how many it
@@ -212,7 +215,7 @@ impl Call<'_> {
             // All bytes above the protected ones were asked for, whatever was freed.
             let is_all = takeable.bytes < most;
             let is_gone = entry.is_withdrawn() || !self.slot.is_still(self.place);
-            let is_fruitless = fruitless == FRUITLESS_CALLS_MOST;
+            let is_fruitless = fruitless == FRUITLESS_CALLS_MOST || (control.explores && fruitless > 0);
             if is_quarantined || is_all || is_gone || is_fruitless || control.is_late() {
                 break;
             }
@@ -223,9 +226,7 @@ impl Call<'_> {
             event::count(node, Event::Low);
         }
         let freed = credit.freed() - freed_before;
-        if asked > 0 && (freed > 0 || !has_stopped) {
-            state.freed(freed > 0);
-        }
+        state.backoff.note(asked, freed, has_stopped);
         // One that says that it holds something, and gives nothing, says so still.
         if freed == 0 && control.priority == 0 && !has_stopped && !entry.is_out() {
             control.stats.was_emptied |= entry.count(state.token()) == Count::Empty;
@@ -240,7 +241,6 @@ impl Call<'_> {
     /// Notes the results of a series of calls.
     fn note(&self, asked: u64, claimed: u64, freed: u64) {
         let calls = &self.entry.calls;
-        self.slot.state.gave(freed < asked / 8);
         for (figure, by) in [(&calls.scans, 1), (&calls.asked, asked), (&calls.freed, freed)] {
             add(figure, by);
         }

@@ -22,9 +22,10 @@ use crate::tree::node::Node;
 /// - A panic is caught, and the shrinker is [quarantined](Quarantine).
 /// - When a call takes longer than [`ShrinkerConfig::patience`], walks skip the shrinker. Until then charges that need its memory wait for
 ///   their turn, for as long as [`Config::reclaim_patience`](crate::Config::reclaim_patience) lets them.
-/// - A shrinker that holds something by its count, and frees nothing in 16 scans in a row, is asked more and more seldom: at one visit in 256,
-///   at least. It is asked at each visit again when it frees something, or when its slot is [marked](crate::ShrinkerSlot::mark). Scans that
-///   [stop](Scan::Stopped) do not count.
+/// - A shrinker that gives less than an eighth of what it is asked for is asked later than others, and after four such scans in a row only
+///   when others have given too little. If it frees nothing in more than 16 scans in a row, although it counts something, only a round in 16
+///   asks it. It is asked as before once it gives enough, or when its slot is [marked](crate::ShrinkerSlot::mark). Scans that
+///   [stop](Scan::Stopped) without a byte count up to four.
 ///
 /// The two calls are those of Linux' shrinkers (`count_objects`, `scan_objects`).
 ///

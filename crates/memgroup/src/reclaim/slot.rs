@@ -22,13 +22,8 @@ use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::hazard::Place;
 
 use crate::base::mutation::{self, Mutation};
+use crate::reclaim::backoff::Backoff;
 use crate::reclaim::entry::ShrinkerEntry;
-
-/// In `last_bytes`: the shrinker has not been counted yet.
-const UNKNOWN: u64 = u64::MAX;
-
-/// In `asked_from`: each priority, until the shrinker has been counted.
-const ALWAYS: u32 = u32::MAX;
 
 /// In `owner`: the slot was given up.
 const LEFT: u64 = 1 << 63;
@@ -40,9 +35,6 @@ const WAITED: u64 = 1 << 61;
 const MAY_WAIT: u64 = 1 << 60;
 /// In `owner`: the rest.
 const SINCE: u64 = MAY_WAIT - 1;
-
-/// A cache that gives too little is asked at one visit in two to this power, at least.
-const POOR_MOST: u32 = 6;
 
 /// The duties of the thread that releases a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,36 +63,20 @@ pub(crate) enum Awaited {
     Refused,
 }
 
-/// Scans in a row that freed nothing, although the shrinker could go on, after which it is asked more and more seldom; and the most visits
-/// that are skipped then, as a power of two.
-const FRUITLESS_MOST: u32 = 16;
-const SKIPS_MOST: u32 = 8;
-
 /// See the module. All fields but `shrinker` and `owner` are hints, and may be a moment old.
 pub(crate) struct SlotState {
     shrinker: AtomicRef<Place<ShrinkerEntry>>,
     /// The shrinker that has given the slot up last.
     left_by: AtomicRef<Place<ShrinkerEntry>>,
     class: AtomicU32,
-    /// The first priority at which a walk would ask for anything, as last counted. Priorities go down.
-    asked_from: AtomicU32,
+    pub(crate) backoff: Backoff,
     /// The name that the shrinker has for the group.
     token: AtomicU64,
-    /// Bytes as last counted.
-    last_bytes: AtomicU64,
     /// Bytes that were due and were not asked for.
     deferred_bytes: AtomicU64,
     /// The begin of the running call on the hierarchy's clock, with marks; 0: no thread has the slot. Both are one word. So an earlier
     /// call is not taken for a later one, and the end of a call finds whether it was noted.
     owner: AtomicU64,
-    /// How often in a row it gave too little.
-    poor: AtomicU32,
-    /// Visits that are to skip it because of that.
-    rest: AtomicU32,
-    /// How often in a row it freed nothing, though it said that it held something and could go on.
-    fruitless: AtomicU32,
-    /// Visits at any priority that are to skip it because of that.
-    skips: AtomicU32,
 }
 
 impl SlotState {
@@ -109,15 +85,10 @@ impl SlotState {
             shrinker: AtomicRef::none(),
             left_by: AtomicRef::none(),
             class: AtomicU32::new(0),
-            asked_from: AtomicU32::new(ALWAYS),
+            backoff: Backoff::new(),
             token: AtomicU64::new(0),
-            last_bytes: AtomicU64::new(UNKNOWN),
             deferred_bytes: AtomicU64::new(0),
             owner: AtomicU64::new(0),
-            poor: AtomicU32::new(0),
-            rest: AtomicU32::new(0),
-            fruitless: AtomicU32::new(0),
-            skips: AtomicU32::new(0),
         }
     }
 
@@ -141,12 +112,8 @@ impl SlotState {
         // ORDERING: Relaxed, all; the Release below publishes them.
         self.token.store(token, Ordering::Relaxed);
         self.class.store(class as u32, Ordering::Relaxed);
-        self.last_bytes.store(UNKNOWN, Ordering::Relaxed);
-        self.asked_from.store(ALWAYS, Ordering::Relaxed);
         self.deferred_bytes.store(0, Ordering::Relaxed);
-        self.poor.store(0, Ordering::Relaxed);
-        self.rest.store(0, Ordering::Relaxed);
-        self.freed(true);
+        self.backoff.reset();
         // ORDERING: Release; pairs with the Acquire in `shrinker`.
         self.shrinker.store(Some(place), Ordering::Release);
     }
@@ -155,6 +122,8 @@ impl SlotState {
     pub(crate) fn vacate(&self) {
         // ORDERING: Relaxed; read by the thread that returns the slot, which is after `give_up`.
         self.left_by.store(self.shrinker(), Ordering::Relaxed);
+        // A walk finds marks that are left behind.
+        self.backoff.reset();
         // ORDERING: Release; a thread that finds another shrinker here sees that this one is gone.
         self.shrinker.store(None, Ordering::Release);
     }
@@ -182,49 +151,10 @@ impl SlotState {
         self.class.store(class as u32, Ordering::Relaxed);
     }
 
-    /// Bytes as last counted.
-    #[inline]
-    pub(crate) fn last_bytes(&self) -> Option<u64> {
-        // ORDERING: Relaxed; a hint.
-        Some(self.last_bytes.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
-    }
-
-    pub(crate) fn set_last_bytes(&self, bytes: u64) {
-        // ORDERING: Relaxed, both; a hint. A line that is not written need not travel.
-        if self.last_bytes.load(Ordering::Relaxed) != bytes {
-            // ORDERING: as above.
-            self.last_bytes.store(bytes.min(UNKNOWN - 1), Ordering::Relaxed);
-        }
-    }
-
     /// Has the next visit count the shrinker; until then it is marked in `class`.
     pub(crate) fn forget_size(&self, class: usize) {
-        // ORDERING: Relaxed; a hint.
-        self.last_bytes.store(UNKNOWN, Ordering::Relaxed);
-        self.ask_always();
-        self.freed(true);
+        self.backoff.reset();
         self.set_class(class);
-    }
-
-    /// The first priority at which anything is to be asked for.
-    #[inline(always)]
-    pub(crate) fn asked_from(&self) -> u32 {
-        // ORDERING: Relaxed; a hint.
-        self.asked_from.load(Ordering::Relaxed)
-    }
-
-    /// Has visits ask from this priority on.
-    pub(crate) fn ask_from(&self, priority: u32) {
-        // ORDERING: Relaxed, both; as in `set_last_bytes`.
-        if self.asked_from.load(Ordering::Relaxed) != priority {
-            // ORDERING: as above.
-            self.asked_from.store(priority, Ordering::Relaxed);
-        }
-    }
-
-    /// Has the next visit ask at any priority.
-    pub(crate) fn ask_always(&self) {
-        self.ask_from(ALWAYS);
     }
 
     pub(crate) fn deferred(&self) -> u64 {
@@ -342,57 +272,6 @@ impl SlotState {
     pub(crate) fn busy_since(&self) -> Option<u64> {
         // ORDERING: Relaxed; for reports and for patience.
         Some(self.owner.load(Ordering::Relaxed) & SINCE).filter(|&since| since != 0)
-    }
-
-    /// Whether this visit is to skip the slot, because it gave too little the last times.
-    pub(crate) fn is_resting(&self) -> bool {
-        // ORDERING: Relaxed, both; a hint, of which some may be lost.
-        let rest = self.rest.load(Ordering::Relaxed);
-        if rest > 0 {
-            // ORDERING: as above.
-            self.rest.store(rest - 1, Ordering::Relaxed);
-        }
-        rest > 0
-    }
-
-    /// Whether this visit is to skip the slot at any priority, because it freed nothing the last times.
-    pub(crate) fn is_skipped(&self) -> bool {
-        // ORDERING: Relaxed, both; as in `is_resting`.
-        let skips = self.skips.load(Ordering::Relaxed);
-        if skips > 0 {
-            // ORDERING: as above.
-            self.skips.store(skips - 1, Ordering::Relaxed);
-        }
-        skips > 0
-    }
-
-    /// Notes whether a scan freed anything, or the owner has marked the slot: then it is asked at each visit again. Else visits may skip it
-    /// twice as often.
-    pub(crate) fn freed(&self, any: bool) {
-        // ORDERING: Relaxed, all; hints.
-        let before = self.fruitless.load(Ordering::Relaxed);
-        if any && before == 0 {
-            return;
-        }
-        let fruitless = if any { 0 } else { before.saturating_add(1) };
-        let power = fruitless.saturating_sub(FRUITLESS_MOST).min(SKIPS_MOST);
-        // ORDERING: as above.
-        self.fruitless.store(fruitless, Ordering::Relaxed);
-        // ORDERING: as above.
-        self.skips.store((1 << power) - 1, Ordering::Relaxed);
-    }
-
-    /// Notes whether a scan gave too little: visits skip the slot twice as often, or not at all.
-    pub(crate) fn gave(&self, is_poor: bool) {
-        // ORDERING: Relaxed, all; hints.
-        let before = self.poor.load(Ordering::Relaxed);
-        let poor = if is_poor { before.min(POOR_MOST - 1) + 1 } else { 0 };
-        if poor > 0 || before > 0 {
-            // ORDERING: as above.
-            self.poor.store(poor, Ordering::Relaxed);
-            // ORDERING: as above.
-            self.rest.store((1 << poor) - 1, Ordering::Relaxed);
-        }
     }
 }
 

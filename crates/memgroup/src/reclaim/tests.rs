@@ -66,7 +66,7 @@ fn finds_a_child_only_by_the_number_that_it_has_now() {
     drop(registration.attach(&first, 0).unwrap());
     let reused = number(&first);
     let id = one.node().shrinkers().unwrap().children.get(reused).unwrap();
-    let child = |above: &Group| group::child_at(above.node(), reused, id).map(|(node, _)| node.id());
+    let child = |above: &Group| group::child_at(above.node(), reused, id).map(|(node, ..)| node.id());
     assert_eq!(child(&one), Some(first.node().id()));
     let place = first.node().id();
     first.remove().unwrap();

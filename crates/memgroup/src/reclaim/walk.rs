@@ -73,8 +73,17 @@ impl<'c> Walk<'c> {
         Walk { control, lease: domain().lease() }
     }
 
-    /// Visits every marked slot in `top` and below, until enough is freed.
-    pub(crate) fn subtree(&mut self, top: &'static Node) -> bool {
+    /// Visits every slot in `top` and below that is marked in a class and due at a priority, until
+    /// enough is freed.
+    pub(crate) fn pass(&mut self, top: &'static Node, priority: u32, class: usize) -> bool {
+        let control = &mut self.control;
+        (control.priority, control.class) = (priority, class);
+        // Who reclaims by hand wants it to be asked although it gave nothing.
+        control.ignores_backoff = control.explores || (priority <= SERIOUS && control.credit.is_by_hand());
+        self.subtree(top) && self.control.goes_on()
+    }
+
+    fn subtree(&mut self, top: &'static Node) -> bool {
         let Some(shrinkers) = top.shrinkers() else { return true };
         // A root that is not accounted counts for itself: bytes freed below make no room for its charges.
         let is_alone =
@@ -84,8 +93,12 @@ impl<'c> Walk<'c> {
     }
 
     /// Visits the slots of a group. Returns the group as a level of the walk, if any child of it is marked.
-    fn group(&mut self, node: &'static Node, generation: u64, protected: Protection, depth: u32) -> Visited {
-        let Some(shrinkers) = node.shrinkers() else { return Visited::Done };
+    fn group(
+        &mut self,
+        (node, generation, shrinkers): (&'static Node, u64, &'static GroupShrinkers),
+        protected: Protection,
+        depth: u32,
+    ) -> Visited {
         let takeable = self.control.sparing.of(node, protected, 0);
         if takeable.bytes == 0 && (takeable.spares_low || !protected.is_none()) {
             // All groups below are protected too.
@@ -102,10 +115,10 @@ impl<'c> Walk<'c> {
     }
 
     fn slots(&mut self, node: &'static Node, generation: u64, shrinkers: &'static GroupShrinkers) -> bool {
-        let (class, priority) = (self.control.class, self.control.priority);
+        let class = self.control.class;
         // The first check stands here, because most visits end with it.
         let visit = move |number, state| {
-            !is_due(state, priority) || self.visit(SlotRef { node, generation, number, state })
+            !is_due(state, &self.control) || self.visit(SlotRef { node, generation, number, state })
         };
         shrinkers.slots.each_marked(class, 0..u32::MAX, visit)
     }
@@ -130,10 +143,10 @@ impl<'c> Walk<'c> {
             let numbers = level.next..if level.has_turned { level.first } else { u32::MAX };
             let mut visited = Visited::Done;
             shrinkers.children.each_marked(self.control.class, numbers, |number, id| {
-                let Some((child, generation)) = child_at(above, number, id) else { return true };
-                let protected = self.control.sparing.below(above, protected, child);
+                let Some(child) = child_at(above, number, id) else { return true };
+                let protected = self.control.sparing.below(above, protected, child.0);
                 level.next = number + 1;
-                visited = self.group(child, generation, protected, depth + 1);
+                visited = self.group(child, protected, depth + 1);
                 matches!(visited, Visited::Done)
             });
             if level.has_turned || !matches!(visited, Visited::Done) {
@@ -245,10 +258,10 @@ impl<'c> Walk<'c> {
     }
 }
 
-/// Whether anything may be due of a slot. A stale mark is found at the last priorities.
+/// Returns whether anything may be due of a slot. A stale mark is found at the last priorities.
 #[inline(always)]
-pub(crate) fn is_due(state: &SlotState, priority: u32) -> bool {
-    priority <= SERIOUS || priority <= state.asked_from()
+pub(crate) fn is_due(state: &SlotState, control: &ScanControl<'_>) -> bool {
+    state.backoff.is_due(control.priority, control.ignores_backoff)
 }
 
 /// Takes a stale mark.

@@ -121,34 +121,27 @@ fn counts_a_cache_with_nothing_due_at_the_last_priorities() {
     fixture.visit(4);
     assert_eq!((fixture.counted(), fixture.asked()), (1, vec![BATCH]));
     for priority in [1, 0] {
-        fixture.state().ask_from(0);
+        fixture.state().backoff.ask_from(0);
         fixture.visit(priority);
         assert_eq!(fixture.counted(), 1, "priority {priority}");
     }
 }
 
 #[test]
-fn skips_a_poor_cache_for_up_to_63_visits() {
-    let slot = SlotState::new();
-    for rests in [1, 3, 7, 15, 31, 63, 63] {
-        slot.gave(true);
-        let rested = std::iter::repeat_with(|| slot.is_resting()).take_while(|&rests| rests).count();
-        assert_eq!(rested, rests);
+fn marks_a_cache_that_gives_little_in_the_class_below() {
+    let fixture = Fixture::new(&[holds(600 * BATCH)], GIVES_NOTHING);
+    fixture.attached.as_ref().unwrap().mark();
+    // 600 batches are due from priority 10 on, and three priorities later after each scan.
+    for (priority, class) in [(10, 2), (7, 1), (4, 0), (1, 0)] {
+        fixture.visit(priority + 1);
+        assert_eq!(fixture.asked().len(), 0, "above priority {priority}");
+        fixture.visit(priority);
+        assert!(!fixture.asked().is_empty(), "priority {priority}");
+        assert_eq!(fixture.marks(), [class]);
     }
-    slot.gave(false);
-    assert!(!slot.is_resting());
-    slot.gave(true);
-    assert!(slot.is_resting() && !slot.is_resting(), "it begins anew");
-}
-
-#[test]
-fn defers_the_share_of_a_resting_cache() {
-    let fixture = Fixture::new(&[Count::Unknown], GIVES_NOTHING);
-    fixture.state().gave(true);
-    fixture.ask(10 * BATCH, 2);
-    assert_eq!((fixture.asked().len(), fixture.state().deferred()), (0, 5 * BATCH));
-    fixture.ask(10 * BATCH, 2);
-    assert_eq!(fixture.asked().len(), 6, "half of the cache, and a quarter of the deferred bytes");
+    fixture.attached.as_ref().unwrap().mark();
+    fixture.visit(10);
+    assert!(!fixture.asked().is_empty(), "it is asked at once after it was marked");
 }
 
 #[test]
@@ -157,7 +150,6 @@ fn keeps_the_mark_of_a_cache_that_filled_up_meanwhile() {
     fixture.attached.as_ref().unwrap().mark();
     fixture.visit(12);
     assert_eq!((fixture.counted(), fixture.marks()), (2, vec![UNKNOWN_CLASS]));
-    assert_eq!(fixture.state().last_bytes(), None);
 }
 
 #[test]
@@ -165,9 +157,9 @@ fn forgets_size_and_mark_of_an_empty_cache() {
     let fixture = Fixture::new(&[holds(BATCH), Count::Empty], STOPS);
     fixture.attached.as_ref().unwrap().mark();
     fixture.visit(12);
-    assert_eq!((fixture.state().last_bytes(), fixture.marks()), (Some(BATCH), vec![0]));
+    assert_eq!(fixture.marks(), [0]);
     fixture.visit(0);
-    assert_eq!((fixture.state().last_bytes(), fixture.marks()), (None, vec![]));
+    assert!(fixture.marks().is_empty());
     assert_eq!(fixture.state().class(), UNKNOWN_CLASS);
 }
 
@@ -224,30 +216,30 @@ fn leaves_no_mark_and_reuses_the_slot_when_it_is_given_up() {
 fn clears_the_slot_for_its_next_shrinker() {
     let mut fixture = Fixture::new(&[Count::Unknown], STOPS);
     let slot = fixture.state();
-    slot.set_last_bytes(BATCH);
-    (0..6).for_each(|_| slot.gave(true));
+    slot.backoff.ask_from(6);
+    (0..6).for_each(|_| slot.backoff.note(BATCH, 0, false));
     drop(fixture.attached.take());
     slot.defer(5 * BATCH, u64::MAX);
     fixture.attached = Some(fixture.registration.attach(&fixture.group, 7).unwrap());
     assert!(std::ptr::eq(slot, fixture.state()));
-    assert_eq!((slot.last_bytes(), slot.deferred(), slot.is_resting(), slot.token()), (None, 0, false, 7));
+    assert_eq!((slot.deferred(), slot.backoff.is_due(PRIORITIES, false), slot.token()), (0, true, 7));
 }
 
 #[test]
 fn moves_deferred_bytes_to_the_next_slot_above() {
     let fixture = Fixture::new(&[Count::Unknown], STOPS);
     let below = fixture.group.create("middle").unwrap().create("below").unwrap();
-    for (above_holds, expected) in [(None, 10), (Some(100), 20), (Some(8), 20), (Some(13), 26)] {
+    for expected in [10, 20, 30] {
         let attached = fixture.registration.attach(&below, 0).unwrap();
         fixture.slot_in(&below).state.defer(10 * BATCH, u64::MAX);
-        fixture.state().ask_from(1);
-        if let Some(batches) = above_holds {
-            fixture.state().set_last_bytes(batches * BATCH);
-        }
+        fixture.state().backoff.ask_from(1);
         drop(attached);
-        assert_eq!(fixture.state().deferred(), expected * BATCH, "above {above_holds:?} batches are held");
-        assert!(fixture.state().asked_from() > PRIORITIES, "it is counted next time");
+        assert_eq!(fixture.state().deferred(), expected * BATCH);
+        assert!(fixture.state().backoff.is_due(PRIORITIES, false), "it is counted next time");
     }
+    fixture.ask(4 * BATCH, 0);
+    assert_eq!(fixture.asked(), [BATCH], "it stops, and is asked for no more than it has twice");
+    assert_eq!(fixture.state().deferred(), 8 * BATCH);
 }
 
 /// Gives up its slot below in the middle of a call.

@@ -128,7 +128,7 @@ impl Fixture {
             ..ScanControl::new(slot.node, &credit, u64::MAX, false)
         };
         let mut walk = Walk::new(control);
-        goes_on(!is_due(slot.state, priority) || walk.visit(slot));
+        goes_on(!is_due(slot.state, &walk.control) || walk.visit(slot));
         walk.control.stats
     }
 
