@@ -46,11 +46,7 @@ impl Charge {
     /// As there; this charge stays as it was.
     #[inline]
     pub fn try_grow(&mut self, bytes: u64) -> Result<(), ChargeError> {
-        if bytes > 0 {
-            self.node.charge(bytes)?;
-            self.add(bytes);
-        }
-        Ok(())
+        self.grow_by(bytes, Node::charge)
     }
 
     /// Charges `bytes` more, as [`Group::try_charge_by`] does.
@@ -59,11 +55,7 @@ impl Charge {
     /// As there; this charge stays as it was.
     #[inline]
     pub fn try_grow_by(&mut self, bytes: u64, effort: Effort) -> Result<(), ChargeError> {
-        if bytes > 0 {
-            self.node.charge_by(bytes, Means::with(effort))?;
-            self.add(bytes);
-        }
-        Ok(())
+        self.grow_by(bytes, |node, bytes| node.charge_by(bytes, Means::with(effort)))
     }
 
     /// Uncharges `bytes` of it.
@@ -73,9 +65,7 @@ impl Charge {
     #[inline]
     pub fn shrink(&mut self, bytes: u64) {
         self.part_with(bytes, "shrink");
-        if bytes > 0 {
-            self.node.uncharge(bytes);
-        }
+        self.node.uncharge(bytes);
     }
 }
 
@@ -99,11 +89,7 @@ impl Charge {
     /// # Errors
     /// As there; this charge stays as it was.
     pub fn grow_forced(&mut self, bytes: u64) -> Result<(), ChargeError> {
-        if bytes > 0 {
-            Charge::forced(self.node, bytes)?;
-            self.add(bytes);
-        }
-        Ok(())
+        self.grow_by(bytes, Charge::forced)
     }
 
     /// Splits `bytes` off into a charge of their own; nothing is counted anew.
@@ -112,9 +98,6 @@ impl Charge {
     /// When it has fewer.
     pub fn split(&mut self, bytes: u64) -> Charge {
         self.part_with(bytes, "split");
-        if bytes == 0 {
-            self.node.pin();
-        }
         Charge { node: self.node, bytes }
     }
 
@@ -122,15 +105,11 @@ impl Charge {
     ///
     /// # Errors
     /// Gives `other` back when it is another group's.
-    pub fn merge(&mut self, mut other: Charge) -> Result<(), Charge> {
+    pub fn merge(&mut self, other: Charge) -> Result<(), Charge> {
         if !std::ptr::eq(self.node, other.node) {
             return Err(other);
         }
-        let bytes = other.bytes;
-        if bytes > 0 {
-            other.part_with(bytes, "merge");
-            self.add(bytes);
-        }
+        self.add(ManuallyDrop::new(other).bytes);
         Ok(())
     }
 
@@ -234,28 +213,38 @@ impl Charge {
         Ok(())
     }
 
-    pub(crate) fn node(&self) -> &'static Node {
-        self.node
+    /// Has `charge` make a charge of `bytes` for its group, and takes them over.
+    #[inline]
+    pub(crate) fn grow_by(
+        &mut self,
+        bytes: u64,
+        charge: impl FnOnce(&'static Node, u64) -> Result<(), ChargeError>,
+    ) -> Result<(), ChargeError> {
+        if bytes > 0 {
+            charge(self.node, bytes)?;
+            self.add(bytes);
+        }
+        Ok(())
     }
 
-    /// Takes over bytes charged to its group; with them it needs no count on the node any more.
+    /// Takes over what another charge of the group owned: one of no bytes, a count on the node.
     #[inline]
     pub(crate) fn add(&mut self, bytes: u64) {
-        let was_empty = self.bytes == 0;
+        let one_is_empty = self.bytes == 0 || bytes == 0;
         self.bytes += bytes;
-        if was_empty {
+        if one_is_empty {
             drop(Group::adopted(self.node));
         }
     }
 
-    /// Gives up `bytes`, which remain charged; without any left it counts on the node instead.
+    /// Gives up what a charge of `bytes` owns, for the caller to take over.
     #[inline]
     fn part_with(&mut self, bytes: u64, verb: &str) {
         assert!(bytes <= self.bytes, "cannot {verb} {bytes} bytes off a charge of {}", self.bytes);
-        if bytes > 0 && bytes == self.bytes {
+        self.bytes -= bytes;
+        if self.bytes == 0 || bytes == 0 {
             self.node.pin();
         }
-        self.bytes -= bytes;
     }
 }
 

@@ -308,11 +308,8 @@ impl Charge {
     /// # Errors
     /// As there; this charge stays as it was.
     pub fn grow_until(&mut self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
-        if bytes > 0 {
-            charge_until(self.node(), bytes, deadline.into().instant_or_far())?;
-            self.add(bytes);
-        }
-        Ok(())
+        let deadline = deadline.into().instant_or_far();
+        self.grow_by(bytes, |node, bytes| charge_until(node, bytes, deadline))
     }
 }
 
