@@ -1,22 +1,29 @@
 //! Layers: which folder of a crate may import which.
 //!
 //! A folder is a top-level module: `src/stock/` or `src/stock.rs`. An order in `layers.txt` lists
-//! the folders of a crate from the lowest to the highest; a folder imports only folders before it.
+//! the folders of a crate, or of a folder such as `memgroup-cli/run`, from the lowest to the highest;
+//! a folder imports only folders before it.
 //! The root of a crate may import all, and re-exports and macros at the root count for the folder
 //! that they come from. An item that is defined in the root counts as the folder `lib`, which comes
 //! last.
+//!
+//! Within a folder, files may import each other, but at most [`CIRCLE_MOST`] of them in a circle: a
+//! folder that is one circle is one module with many files.
 //!
 //! Imports are the paths that begin with `crate`, `super` or `self`, in `use` and elsewhere, also
 //! within the arguments of macros. This does not see methods of a type that a folder received
 //! without naming it, and does not count tests, models and comments.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::source::{File, Token, files, nesting, production};
 use crate::{Result, crates, name, read};
 
 const ROOT: &str = "lib";
+
+/// The most files of a folder that may import each other in a circle.
+const CIRCLE_MOST: usize = 10;
 
 /// A path in one folder that names an item of another.
 #[derive(PartialEq)]
@@ -32,18 +39,23 @@ struct Crate {
     name: String,
     folders: BTreeSet<String>,
     imports: Vec<Import>,
+    /// The modules of files, and those of the same folder that each imports.
+    files: BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
 }
 
 /// Returns a message for each import of the workspace that breaks an order of `layers.txt`.
 pub fn violations(root: &Path) -> Result<Vec<String>> {
     let orders = orders(&read(&root.join("xtask/layers.txt"))?)?;
-    let known = read_crates(root)?;
+    let known = read_crates(root, &orders)?;
     if let Some(name) = orders.keys().find(|&name| known.iter().all(|krate| krate.name != *name)) {
         return Err(format!("layers.txt: there is no crate {name}"));
     }
-    let faults = known.iter().flat_map(|krate| match orders.get(&krate.name) {
-        Some(order) => krate.violations(order),
-        None => krate.cycles(),
+    let faults = known.iter().flat_map(|krate| {
+        let of_folders = match orders.get(&krate.name) {
+            Some(order) => krate.violations(order),
+            None => krate.cycles(),
+        };
+        of_folders.into_iter().chain(krate.circles(CIRCLE_MOST))
     });
     Ok(faults.collect())
 }
@@ -56,7 +68,7 @@ pub fn report(root: &Path, all: bool) -> Result<String> {
         Some(order) => format!("{}: in the order {}", krate.name, order.join(" ")),
         None => format!("{}: no order is declared; {}", krate.name, krate.derived_order(all)),
     };
-    Ok(read_crates(root)?.iter().map(line).collect::<Vec<_>>().join("\n"))
+    Ok(read_crates(root, &orders)?.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 /// Reads `layers.txt`: a line `crate: lowest ... highest` for each crate that has an order.
@@ -70,26 +82,50 @@ fn orders(text: &str) -> Result<BTreeMap<String, Vec<String>>> {
         .collect()
 }
 
-fn read_crates(root: &Path) -> Result<Vec<Crate>> {
-    let read_crate = |folder: &PathBuf| {
-        let mut files = files(folder)?;
+/// Reads the crates, and the folders that have orders of their own.
+fn read_crates(root: &Path, orders: &BTreeMap<String, Vec<String>>) -> Result<Vec<Crate>> {
+    let mut found = Vec::new();
+    for folder in crates(root)? {
+        let mut files = files(&folder)?;
         for file in &mut files {
             file.path = file.path.strip_prefix(root).unwrap_or(&file.path).to_owned();
         }
-        Ok(Crate::new(name(folder), &files))
-    };
-    crates(root)?.iter().map(read_crate).collect()
+        let name = name(&folder);
+        for key in orders.keys() {
+            if let Some(inner) = key.strip_prefix(&format!("{name}/")) {
+                let base: Vec<_> = inner.split('/').map(str::to_owned).collect();
+                found.push(Crate::new(key.clone(), &files, &base));
+            }
+        }
+        found.push(Crate::new(name, &files, &[]));
+    }
+    Ok(found)
 }
 
 impl Crate {
-    fn new(name: String, files: &[File]) -> Self {
+    /// Reads the folders below the module `base`: of the whole crate if it is empty.
+    fn new(name: String, files: &[File], base: &[String]) -> Self {
+        let files: Vec<_> = files
+            .iter()
+            .filter_map(|file| {
+                let module = file.module.strip_prefix(base)?.to_vec();
+                Some(File { path: file.path.clone(), module, text: file.text.clone() })
+            })
+            .collect();
         let folders: BTreeSet<String> =
             files.iter().filter_map(|file| file.module.first().cloned()).collect();
-        let mut at_root = BTreeMap::new();
-        for file in files {
+        let (mut at_root, mut renamed) = (BTreeMap::new(), BTreeMap::new());
+        for file in &files {
             let tokens = production(&file.text);
+            for (name, path) in reexports(&tokens) {
+                let to = path.into_iter().map(str::to_owned);
+                renamed.insert([&file.module[..], &[name]].concat(), absolute(&file.module, to));
+            }
             match file.module.first() {
-                None => at_root.extend(reexports(&tokens)),
+                None => at_root.extend(reexports(&tokens).into_iter().filter_map(|(name, path)| {
+                    let first = path.into_iter().find(|part| !["crate", "self"].contains(part))?;
+                    Some((name, first.to_owned()))
+                })),
                 Some(folder) => at_root.extend(exported_macros(&tokens).map(|name| (name, folder.clone()))),
             }
         }
@@ -101,9 +137,18 @@ impl Crate {
             None => Some(ROOT.to_owned()),
         };
         let mut imports = Vec::new();
-        for file in files {
+        let mut of_files: BTreeMap<_, BTreeSet<_>> =
+            files.iter().map(|file| (file.module.clone(), BTreeSet::new())).collect();
+        for file in &files {
             let Some(from) = file.module.first() else { continue };
-            for (line, name) in root_names(&file.module, &production(&file.text)) {
+            let module = [base, &file.module].concat();
+            for (line, path) in imported(&module, &production(&file.text)) {
+                let Some(path) = path.strip_prefix(base).map(<[String]>::to_vec) else { continue };
+                let Some(name) = path.first().cloned() else { continue };
+                let to = file_of(&of_files, &renamed, path);
+                if to.first() == Some(from) && to != file.module {
+                    of_files.entry(file.module.clone()).or_default().insert(to);
+                }
                 if let Some(to) = folder_of(name).filter(|to| to != from) {
                     let file = file.path.display().to_string();
                     imports.push(Import { file, line, from: from.clone(), to });
@@ -112,7 +157,31 @@ impl Crate {
         }
         imports.sort_by(|a, b| (&a.file, a.line, &a.to).cmp(&(&b.file, b.line, &b.to)));
         imports.dedup();
-        Self { name, folders, imports }
+        Self { name, folders, imports, files: of_files }
+    }
+
+    /// Returns a line for each circle of more than `most` files.
+    fn circles(&self, most: usize) -> Vec<String> {
+        let (mut faults, mut known) = (Vec::new(), BTreeSet::new());
+        let reached: BTreeMap<_, _> = self.files.keys().map(|file| (file, self.reached(file))).collect();
+        for (&file, from_here) in &reached {
+            let circle: Vec<_> = from_here.iter().filter(|&&other| reached[other].contains(file)).collect();
+            if circle.len() > most && known.insert(circle.clone()) {
+                let names = circle.iter().map(|file| file.join("/")).collect::<Vec<_>>().join(" ");
+                let (name, count) = (&self.name, circle.len());
+                faults.push(format!("{name}: {count} files import each other in a circle: {names}"));
+            }
+        }
+        faults
+    }
+
+    /// Returns the files of its folder that a file imports, over any number of others.
+    fn reached<'a>(&'a self, file: &'a Vec<String>) -> BTreeSet<&'a Vec<String>> {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![file]);
+        while let Some(next) = open.pop() {
+            open.extend(self.files[next].iter().filter(|file| reached.insert(*file)));
+        }
+        reached
     }
 
     /// Returns a line for each fault against an order, followed by the order.
@@ -184,17 +253,50 @@ impl Crate {
     }
 }
 
-/// Returns the names that the root of a crate imports, and the first part of each one's path.
-fn reexports(tokens: &[Token]) -> Vec<(String, String)> {
+/// Returns the names that a module gets by `use`, and the path of each one.
+fn reexports<'a>(tokens: &[Token<'a>]) -> Vec<(String, Vec<&'a str>)> {
     let uses = (0..tokens.len()).filter(|&at| tokens[at].text == "use");
     let paths = uses.flat_map(|at| paths(&tokens[at + 1..]).0);
     paths
         .filter_map(|(_, path)| {
-            let path: Vec<_> = path.into_iter().skip_while(|part| ["crate", "self"].contains(part)).collect();
-            let known_as = path.iter().rev().find(|&&part| part != "self")?;
-            Some((known_as.to_string(), path[0].to_owned()))
+            let known_as = path.iter().rev().find(|&&part| part != "self")?.to_string();
+            Some((known_as, path))
         })
         .collect()
+}
+
+/// Returns the path from the root of the crate that a path in a module leads to.
+fn absolute(module: &[String], path: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut absolute = module.to_vec();
+    for part in path {
+        match part.as_str() {
+            "crate" => absolute.clear(),
+            "super" => drop(absolute.pop()),
+            "self" => {}
+            _ => absolute.push(part),
+        }
+    }
+    absolute
+}
+
+/// Returns the module of the file in which the item of a path is, through what other modules
+/// re-export.
+fn file_of(
+    files: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
+    renamed: &BTreeMap<Vec<String>, Vec<String>>,
+    path: Vec<String>,
+) -> Vec<String> {
+    const HOPS_MOST: usize = 8;
+    let mut path = path;
+    for _ in 0..HOPS_MOST {
+        let prefix = (0..=path.len()).rev().find(|&length| files.contains_key(&path[..length])).unwrap_or(0);
+        let item = &path[..path.len().min(prefix + 1)];
+        match renamed.get(item).filter(|_| prefix < path.len()) {
+            Some(to) if to != item => path = to.clone(),
+            _ => return path[..prefix].to_vec(),
+        }
+    }
+    Vec::new()
 }
 
 /// Returns the macros that a file defines at the root of its crate.
@@ -206,8 +308,8 @@ fn exported_macros(tokens: &[Token]) -> impl Iterator<Item = String> {
     definitions.map(|window| window[4].text.to_owned())
 }
 
-/// Returns the names of the crate's root that a file's paths lead to, with their lines.
-fn root_names(module: &[String], tokens: &[Token]) -> Vec<(usize, String)> {
+/// Returns the paths of a file, from the root of the crate on, with their lines.
+fn imported(module: &[String], tokens: &[Token]) -> Vec<(usize, Vec<String>)> {
     let mut names = Vec::new();
     let mut depth = 0;
     let mut inline: Vec<(&str, i32)> = Vec::new(); // the modules around a token, and the depth of each
@@ -226,17 +328,8 @@ fn root_names(module: &[String], tokens: &[Token]) -> Vec<(usize, String)> {
             continue;
         }
         for (line, path) in paths(&tokens[at..]).0 {
-            let mut absolute: Vec<_> = module.iter().map(String::as_str).collect();
-            absolute.extend(inline.iter().map(|(name, _)| name));
-            for part in path {
-                match part {
-                    "crate" => absolute.clear(),
-                    "super" => drop(absolute.pop()),
-                    "self" => {}
-                    _ => absolute.push(part),
-                }
-            }
-            names.extend(absolute.first().map(|name| (line, name.to_string())));
+            let inner = inline.iter().map(|(name, _)| name.to_string());
+            names.push((line, absolute(module, inner.chain(path.into_iter().map(str::to_owned)))));
         }
     }
     names
@@ -282,6 +375,8 @@ fn paths<'a>(tokens: &[Token<'a>]) -> (Vec<(usize, Vec<&'a str>)>, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     const ORDER: &str = "# lowest first\nkrate: low middle high\n";
@@ -306,7 +401,7 @@ mod tests {
                 "use super::{low, middle::{self, A}}; fn f() { crate::middle::g() }\n#[macro_export] macro_rules! m {}",
             ),
         ];
-        Crate::new("krate".to_owned(), &files)
+        Crate::new("krate".to_owned(), &files, &[])
     }
 
     fn faults(low: &str) -> Vec<String> {
@@ -350,6 +445,51 @@ mod tests {
         for low in ["use crate::Own;", "use crate::*;"] {
             assert!(faults(low)[0].contains("`low` imports `lib`"), "{low}");
         }
+    }
+
+    /// A crate of one folder, with a file for each source.
+    fn folder(sources: [&str; 5]) -> Crate {
+        let names = ["mod", "a", "b", "c", "d"];
+        let files = names.iter().zip(sources).map(|(&name, text)| File {
+            path: PathBuf::from(format!("src/x/{name}.rs")),
+            module: ["x", name].into_iter().filter(|&part| part != "mod").map(str::to_owned).collect(),
+            text: text.to_owned(),
+        });
+        Crate::new("krate".to_owned(), &files.collect::<Vec<_>>(), &[])
+    }
+
+    #[test]
+    fn refuses_four_files_in_a_circle() {
+        let circle =
+            ["", "use crate::x::b;", "use super::c::C;", "use crate::x::{d::D, Other};", "use super::a;"];
+        let fault = "krate: 4 files import each other in a circle: x/a x/b x/c x/d";
+        assert_eq!(folder(circle).circles(3), [fault]);
+        let [root, a, b, c, d] = circle;
+        assert_eq!(folder([root, "", b, c, d]).circles(3), [""; 0]);
+        assert_eq!(folder([root, a, b, "use crate::x::a;", "use crate::x::a;"]).circles(3), [""; 0]);
+        let with_reexport = folder(["pub(crate) use a::Item;", a, b, c, "use crate::x::Item;"]);
+        assert_eq!(with_reexport.circles(3), [fault], "the item of the folder is that of a file");
+        let of_folder = folder(["use crate::x::a; struct Item;", a, b, "use super::Item;", ""]).circles(3);
+        assert_eq!(of_folder, ["krate: 4 files import each other in a circle: x x/a x/b x/c"]);
+    }
+
+    #[test]
+    fn has_orders_for_folders_of_a_folder() {
+        let file = |module: &[&str], text: &str| File {
+            path: PathBuf::from(format!("src/{}.rs", module.join("/"))),
+            module: module.iter().map(|&name| name.to_owned()).collect(),
+            text: text.to_owned(),
+        };
+        let files = [
+            file(&[], "mod run; mod other;"),
+            file(&["run"], ""),
+            file(&["run", "low"], "use crate::other::A; use super::high::B;"),
+            file(&["run", "high"], "use crate::run::low::C;"),
+        ];
+        let run = Crate::new("krate/run".to_owned(), &files, &["run".to_owned()]);
+        let faults = run.violations(&["low", "high"].map(str::to_owned));
+        assert_eq!(faults[0], "src/run/low.rs:1: `low` imports `high`, which comes later in the order");
+        assert_eq!(faults.len(), 2, "and the order: {faults:?}");
     }
 
     #[test]

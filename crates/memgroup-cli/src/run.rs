@@ -6,7 +6,7 @@
 //!   SPEC ─▶ data (a file per tenant) ─▶ backend (groups under SQLite) ─▶ work (threads) ─▶ report ─▶ table, JSON
 //! ```
 //!
-//! Each folder imports only folders above it in this list; `tests/layers.rs` checks that.
+//! Each folder imports only folders above it in this list; `xtask/layers.txt` has that order, and a test checks it.
 //!
 //! | folder | contents |
 //! |---|---|

@@ -8,7 +8,6 @@ mod exhaustion;
 mod gauges;
 mod io;
 mod io_oracle;
-mod layers;
 mod limits;
 #[path = "../support/mod.rs"]
 mod support;
