@@ -8,7 +8,8 @@
 //! last.
 //!
 //! Within a folder, files may import each other, but at most [`CIRCLE_MOST`] of them in a circle: a
-//! folder that is one circle is one module with many files.
+//! folder that is one circle is one module with many files. What a file imports by `*` is not known,
+//! and does not count for circles.
 //!
 //! Imports are the paths that begin with `crate`, `super` or `self`, in `use` and elsewhere, also
 //! within the arguments of macros. This does not see methods of a type that a folder received
@@ -145,8 +146,9 @@ impl Crate {
             for (line, path) in imported(&module, &production(&file.text)) {
                 let Some(path) = path.strip_prefix(base).map(<[String]>::to_vec) else { continue };
                 let Some(name) = path.first().cloned() else { continue };
+                let is_glob = path.last().is_some_and(|part| part == "*");
                 let to = file_of(&of_files, &renamed, path);
-                if to.first() == Some(from) && to != file.module {
+                if to.first() == Some(from) && to != file.module && !is_glob {
                     of_files.entry(file.module.clone()).or_default().insert(to);
                 }
                 if let Some(to) = folder_of(name).filter(|to| to != from) {

@@ -3,13 +3,10 @@
 use core::fmt;
 use std::sync::OnceLock;
 
-use crate::slot::error::SlotError;
+use crate::slot::error::{SlotError, VARIABLE};
 #[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 use crate::slot::selftest::{cpu_id, getcpu, mm_cid};
 use crate::slot::source::SlotSource;
-
-/// The environment variable that overrides the choice.
-pub const VARIABLE: &str = "MEMGROUP_SLOTS";
 
 /// The source chosen for this process, and why each better one was rejected. Printed, it is one line.
 #[derive(Clone, Debug)]

@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+/// The environment variable that overrides the choice.
+pub const VARIABLE: &str = "MEMGROUP_SLOTS";
+
 /// The most slots of any source, and so of any arena.
 pub(crate) const SLOTS_MAX: usize = 8192;
 /// The most slots of a virtual or hashing source.
@@ -58,7 +61,7 @@ impl fmt::Display for SlotError {
                 "parse slot source {spec:?}: expected mm_cid, cpu_id, getcpu, hash, hash:N or virtual:N \
                  (N from 1 to {COUNT_MAX})"
             ),
-            Self::Variable { cause } => write!(f, "apply environment variable {}: {cause}", crate::VARIABLE),
+            Self::Variable { cause } => write!(f, "apply environment variable {}: {cause}", VARIABLE),
         }
     }
 }
