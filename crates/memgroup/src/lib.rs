@@ -28,7 +28,6 @@ pub use api::snapshot::{
     SubsystemSnapshot,
 };
 pub use api::statistics::{Footprint, Statistics};
-pub use api::tree_stats::{GroupStats, TreeStats};
 pub use api::{block, raw, scope};
 pub use base::deadline::Deadline;
 pub use base::effort::Effort;
@@ -38,7 +37,7 @@ pub use base::limit::{BYTES_MAX, LimitError, ParseBytesError, parse_bytes};
 pub use charge::charge::Charge;
 pub use charge::future::{Charging, Growing};
 pub use charge::reclaimer::{Reclaimer, ReclaimerStop};
-pub use control::fault_injection::{FailureInjection, InjectionError};
+pub use control::fault_injection::FailureInjection;
 pub use control::high::{Throttle, ThrottleEnd, Throttled};
 pub use control::oom::{
     KillAnswer, KillHook, KillHookError, KillOutcome, KillRegistration, KillReport, KillRequest,
@@ -53,7 +52,7 @@ pub use lifecycle::maintenance::{Maintained, Maintenance};
 pub use lifecycle::memory::PerCpuStats;
 pub use lifecycle::owned::OwnedGroup;
 pub use memgroup_percpu::{PageSize, SlotSource};
-pub use observe::event::{EventSubscription, EventsAfter, SubscriptionReport};
+pub use observe::event::EventsAfter;
 pub use observe::pressure::{
     Fired, Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall,
     TriggerError,

@@ -10,8 +10,8 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, KillAnswer, KillRequest, Maintenance, Scan,
-    Shrinker, ShrinkerConfig, SlotSource, TreeStats, scope,
+    Ask, Charge, Config, Count, Freshness, Group, Hierarchy, KillAnswer, KillRequest, Maintenance, Reach,
+    Scan, Shrinker, ShrinkerConfig, SlotSource, scope,
 };
 use memgroup_percpu::pin_virtual;
 
@@ -71,16 +71,10 @@ fn groups_that_become_cold_return_or_end_allocate_nothing() {
     let read =
         || assert_eq!(groups.iter().map(|group| gauges::own(&levels, group, 1)).sum::<i64>(), 500 * 14);
     assert_eq!(allocations(read), 0, "reads");
-    let mut tree = TreeStats::new();
-    levels.read_tree(&hierarchy.root(), Freshness::Flushed, &mut tree);
     add();
-    let read_all = || levels.read_tree(&hierarchy.root(), Freshness::Fresh, &mut tree);
-    assert_eq!(
-        allocations(read_all),
-        0,
-        "a read of the whole tree, with its flush, into a buffer that has room"
-    );
-    assert_eq!((tree.len(), tree.iter().next().unwrap().subtree[1]), (501, 500 * 21));
+    assert_eq!(allocations(|| levels.flush(&hierarchy.root())), 0, "a flush of the whole tree");
+    let all = levels.get(&hierarchy.root(), gauges::nth(&levels, 1), Reach::Subtree, Freshness::Flushed);
+    assert_eq!(all, 500 * 21);
     assert!(cold() >= 500);
     groups.into_iter().for_each(|group| group.remove().unwrap());
     assert_eq!(allocations(|| charges.clear()), 0, "all removed groups were released");

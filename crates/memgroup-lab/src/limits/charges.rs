@@ -225,7 +225,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     rows.add("a refusal by a share", 1, 1.2, [ours?, control?]);
 
     let title = format!("costs away from the best case, {LEVELS} levels");
-    let note = "the exact path: no stock, every level each time. Every setting: high, low, min, a weight, a pressure trigger, a peak reader that was reset, a subscription to events and a kill hook at each level. A refusal by the own limit has a goal on one thread only, that of a parent of one group";
+    let note = "the exact path: no stock, every level each time. Every setting: high, low, min, a weight, a pressure trigger, a peak reader that was reset and a kill hook at each level. A refusal by the own limit has a goal on one thread only, that of a parent of one group";
     let found = rows.measure(lab, [&title, note])?;
     for (_, name, us) in by_parents {
         lab.at_most(name, found.ns(name, ENGINE, "1 thread").map(|ns| ns / 1e3), us, "us");
@@ -277,5 +277,5 @@ fn everything(group: &memgroup::Group) -> Result<impl Sized + 'static + use<>> {
     peak.reset();
     let pressure = group.add_pressure_trigger("some 150000 1000000".parse().set_up(&path)?);
     let hook = group.set_kill_hook(|_: &KillRequest<'_>| KillAnswer::Refused).set_up(&path)?;
-    Ok((peak, pressure, hook, group.on_events(|_, _| ())))
+    Ok((peak, pressure, hook))
 }

@@ -1,6 +1,8 @@
 //! Charges are denied at random, also at places that no limit would reach. Every statement succeeds
 //! or reports out of memory, the database is intact afterwards, and no byte is lost.
 
+use std::ops::Range;
+
 use crate::support::{hierarchy, tenant};
 use memgroup::Group;
 use memgroup_sqlite::{AllocationError, TenantConnection, TenantError};
@@ -77,6 +79,23 @@ fn check(conn: &TenantConnection, context: &str) {
     assert_eq!(check, "ok", "{context}");
 }
 
+/// The charges of one statement that are denied: the first ones that follow each other where each charge is
+/// denied with this probability.
+fn denied(probability: f64, seed: u64) -> Range<u64> {
+    let mut state = seed;
+    let mut denies = || {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / ((1_u64 << 53) as f64) < probability
+    };
+    let first = (1..10_000).find(|_| denies()).unwrap_or(10_000);
+    let end = (first + 1..first + 10_000).find(|_| !denies()).unwrap_or(u64::MAX);
+    first..end
+}
+
 /// All statements twenty times on one connection and database, while charges are denied with this
 /// probability.
 fn deny(name: &str, probability: f64, journal: &str) -> Outcomes {
@@ -90,15 +109,19 @@ fn deny(name: &str, probability: f64, journal: &str) -> Outcomes {
     for round in 0..20 {
         let context = format!("{name}, round {round}");
         {
-            let _injection = group.inject_failures(probability, round).expect("a probability");
-            for statement in STATEMENTS {
+            let inject = |nth: usize| group.inject_failures_at(denied(probability, round << 8 | nth as u64));
+            for (nth, statement) in STATEMENTS.into_iter().enumerate() {
+                let _injection = inject(nth);
                 outcomes.note(&group, statement, run(&conn, statement));
             }
+            let injection = inject(STATEMENTS.len());
             let committed = conn.transaction(|transaction| {
                 transaction.execute("DELETE FROM t", [])?;
                 transaction.execute("INSERT INTO t VALUES (1, 'one', zeroblob(5000))", [])
             });
             outcomes.note(&group, "a transaction", committed.map(drop));
+            drop(injection);
+            let _injection = inject(STATEMENTS.len() + 1);
             match TenantConnection::open(&group, &path) {
                 Ok(second) => outcomes.note(&group, "closing", second.close()),
                 Err(failed) => outcomes.note(&group, "opening", Err(failed)),

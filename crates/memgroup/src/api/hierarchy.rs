@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use memgroup_sync::grace;
 
+use crate::api::raw;
 use crate::api::scope;
 use crate::api::snapshot::Snapshot;
 use crate::api::statistics::Statistics;
@@ -14,7 +15,7 @@ use crate::base::effort::Means;
 use crate::base::error::GroupError;
 use crate::base::id::{GroupId, IdError, NodeId};
 use crate::charge::charge::Charge;
-use crate::control::{held, held_back};
+use crate::control::held_back;
 use crate::lifecycle::maintenance::{self, Maintained, Maintenance};
 use crate::lifecycle::memory::{self, PerCpuStats};
 use crate::reclaim;
@@ -100,8 +101,8 @@ impl Hierarchy {
     /// The whole tree as it is now, dying groups included.
     ///
     /// It allocates, takes the tree lock for short steps, and flushes each subsystem's statistics once. It calls no shrinker. Its
-    /// [page](crate::guide::snapshot) says how consistent it is. Statistics of one subsystem are of one moment. The figures of one group are read
-    /// within some hundred nanoseconds, those of two groups up to [`Snapshot::took`] apart.
+    /// [page](crate::guide::snapshot) says how consistent it is. The figures of one group are read within some hundred
+    /// nanoseconds, those of two groups up to [`Snapshot::took`] apart.
     pub fn snapshot(&self) -> Snapshot {
         self.root().snapshot()
     }
@@ -170,17 +171,15 @@ impl Hierarchy {
     /// Uncharges `bytes` from the group with this id, for a memory block that stores its owner's id instead of a
     /// [`Charge`]. It pairs with [`Charge::into_parts`].
     ///
-    /// The group is checked to hold the bytes, whichever of its charges they are of. Two wrong calls at one moment may pass the check
-    /// together. In a group with much usage the check is two loads, and in one with little a load for each slot. In a group with groups
-    /// below it takes the tree lock, and a load for each of them. [`raw::uncharge`](crate::raw::uncharge) checks nothing.
+    /// The id is checked. The bytes are not, except that a group cannot give back more than 1 TiB that it does not use:
+    /// for them the caller keeps the [contract](crate::raw#contract) of parts.
     ///
     /// # Errors
-    /// No group has this id now, or the group holds fewer bytes. Nothing was uncharged. An error for a group with groups below takes 16 ms.
+    /// No group has this id now, or the bytes are absurd. Nothing was uncharged.
     #[inline]
     pub fn uncharge(&self, id: GroupId, bytes: u64) -> Result<(), IdError> {
-        let node = self.node(id).ok_or(IdError::stale(id, bytes))?;
+        let node = self.node_of(id, bytes)?;
         if bytes > 0 {
-            held::check(self.shared(), node, id, bytes)?;
             node.uncharge(bytes);
         }
         Ok(())
@@ -188,25 +187,23 @@ impl Hierarchy {
 
     /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of [`Charge::into_parts`].
     ///
-    /// The group is checked to hold the bytes, as in [`uncharge`](Hierarchy::uncharge). It is not checked that no other charge owns them: who takes the
-    /// same bytes up twice breaks the [contract](crate::raw) of parts.
+    /// The id and the bytes are checked as in [`uncharge`](Hierarchy::uncharge).
     ///
     /// # Errors
-    /// No group has this id now, or the group holds fewer bytes. An error for a group with groups below takes 16 ms.
+    /// No group has this id now, or the bytes are absurd.
     pub fn charge_from_parts(&self, id: GroupId, bytes: u64) -> Result<Charge, IdError> {
-        if bytes > 0 {
-            let node = self.node(id).ok_or(IdError::stale(id, bytes))?;
-            held::check(self.shared(), node, id, bytes)?;
-            return Ok(Charge::owning(node, bytes));
+        if bytes == 0 {
+            return self.group(id).map(|group| Charge::empty(&group)).ok_or(IdError { id, bytes });
         }
-        self.group(id).map(|group| Charge::empty(&group)).ok_or(IdError::stale(id, bytes))
+        self.node_of(id, bytes).map(|node| Charge::owning(node, bytes))
     }
 
     #[inline]
-    fn node(&self, id: GroupId) -> Option<&'static Node> {
+    fn node_of(&self, id: GroupId, bytes: u64) -> Result<&'static Node, IdError> {
         let is_given = id.generation() % 2 == 1;
         let node = self.shared().node(NodeId(id.node())).filter(|_| is_given);
-        node.filter(|node| node.generation() == id.generation())
+        let is_of = |node: &&Node| node.generation() == id.generation() && raw::is_plausible(node, bytes);
+        node.filter(is_of).ok_or(IdError { id, bytes })
     }
 }
 

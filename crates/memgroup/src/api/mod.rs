@@ -11,4 +11,3 @@ pub mod scope;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod statistics;
-pub(crate) mod tree_stats;

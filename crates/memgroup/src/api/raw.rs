@@ -1,13 +1,14 @@
 //! Charges by numbers alone, for callers that answer for them: the numbers aren't checked here.
 //!
 //! [`Charge::into_parts`] turns a charge into two numbers, its group's id and its bytes. [`Hierarchy::uncharge`] and
-//! [`Hierarchy::charge_from_parts`] take them back and check them. The functions of this module do the same without a check, for
-//! code that frees a block in some nanoseconds and has the numbers in a header that only it writes.
+//! [`Hierarchy::charge_from_parts`] take them back, and check that there is a group with this id. The functions of this
+//! module do without the id, for code that frees a block in some nanoseconds and has the numbers in a header that only
+//! it writes.
 //!
 //! # Contract
 //!
-//! Each byte that [`Charge::into_parts`] releases must be taken back exactly once, by one of these calls or a checked one, for the
-//! same group. Until then it keeps the group alive.
+//! Each byte that [`Charge::into_parts`] releases must be taken back exactly once, by one of these calls or of those by
+//! id, for the same group. Until then it keeps the group alive.
 //!
 //! A caller that breaks this makes figures wrong. Usage of the group and of those above it is too low by the bytes that were taken twice, so their limits are
 //! exceeded by as much. A removed group may go while charges of it are left, which then count in the group that has its place. No
@@ -29,24 +30,26 @@
 use crate::base::id::NodeId;
 use crate::charge::charge::Charge;
 use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::node::Node;
 
-/// More bytes at once are looked at, because only a broken contract leads to them: a counter that
+/// So many bytes at once are compared with the usage, because only a broken contract leads to more: a counter that
 /// several such calls take below zero together could come round.
 const ABSURD: u64 = 1 << 40;
+
+/// Returns whether a group may have so many bytes.
+#[inline(always)]
+pub(crate) fn is_plausible(node: &Node, bytes: u64) -> bool {
+    bytes < ABSURD || bytes <= node.counter.usage()
+}
 
 /// Uncharges `bytes` from the group, online or removed, within the module's [contract](self). The stock takes them if it can. Of more than 1 TiB it
 /// takes at most the usage of the group.
 #[inline(always)]
 pub fn uncharge(group: &Group, bytes: u64) {
-    let bytes = if bytes < ABSURD { bytes } else { at_most_usage(group, bytes) };
+    let bytes = if is_plausible(group.node(), bytes) { bytes } else { group.usage() };
     if bytes > 0 {
         group.node().uncharge(bytes);
     }
-}
-
-#[cold]
-fn at_most_usage(group: &Group, bytes: u64) -> u64 {
-    bytes.min(group.usage())
 }
 
 /// Makes a charge that owns `bytes` already charged, for a block with a header that holds no more than the [node](crate::GroupId::node) of its owner, within
@@ -61,7 +64,7 @@ pub fn charge_of_node(hierarchy: &Hierarchy, node: u32, bytes: u64) -> Charge {
     let found = hierarchy.shared().node(NodeId(node)).filter(|found| found.has_group());
     let found = found.unwrap_or_else(|| no_group_at(hierarchy, node, bytes));
     assert!(
-        bytes < ABSURD || bytes <= found.counter.usage(),
+        is_plausible(found, bytes),
         "take up {bytes} bytes of node {node}: its group has {}; pass the number that `into_parts` returned",
         found.counter.usage()
     );

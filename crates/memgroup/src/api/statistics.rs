@@ -4,7 +4,6 @@ use core::fmt::{self, Write};
 use core::time::Duration;
 
 use crate::api::scope;
-use crate::api::tree_stats::TreeStats;
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::io;
 use crate::state::stats::stat::{RegisterError, Stat, StatKey, StatKind, Subsystem};
@@ -228,20 +227,6 @@ impl Statistics {
         flush::refresh_as(self.store, node, freshness);
         let value = entry.flushed().peek(reach, key.index());
         if key.stat().kind() == StatKind::Time { value / 1000 } else { value }
-    }
-
-    /// Reads the values of `group` and of all online groups below it, as they were together at one moment.
-    /// A group that is created or removed meanwhile may be missing.
-    ///
-    /// There each group's subtree is the sum of its own values, those of its children, and those of removed groups. (Each time is
-    /// rounded down by itself, so a sum may lack a microsecond for each group.) `into` keeps its memory from one read to the next. Where
-    /// that is enough, the read allocates nothing.
-    ///
-    /// # Panics
-    /// When the group is of another hierarchy.
-    pub fn read_tree(&self, group: &Group, freshness: Freshness, into: &mut TreeStats) {
-        let (node, _) = self.entry(group);
-        into.fill(self.subsystem, self.store, node, freshness);
     }
 
     /// The values of the subtree of `group` as text, in the form of cgroup v2's files. Each statistic is a line `key value`; `io` is one

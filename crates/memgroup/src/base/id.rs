@@ -67,7 +67,7 @@ impl fmt::Debug for GroupId {
     }
 }
 
-/// The bytes of a call are not bytes of the group with this id. Nothing was changed.
+/// No group has this id, or the bytes of the call cannot be the group's. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdError {
@@ -75,27 +75,17 @@ pub struct IdError {
     pub id: GroupId,
     /// Bytes of the call.
     pub bytes: u64,
-    /// The bytes that the group holds, which are fewer. `None`: no group has the id. It was released, or this hierarchy never gave the id
-    /// out.
-    pub held_bytes: Option<u64>,
-}
-
-impl IdError {
-    /// No group has the id.
-    pub(crate) fn stale(id: GroupId, bytes: u64) -> IdError {
-        IdError { id, bytes, held_bytes: None }
-    }
 }
 
 impl fmt::Display for IdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let IdError { id, bytes, held_bytes } = self;
-        write!(f, "account {bytes} bytes of group {id}: ")?;
-        match held_bytes {
-            None => f.write_str("the group is gone, or the id is of another hierarchy")?,
-            Some(held) => write!(f, "the group holds {held} bytes")?,
-        }
-        f.write_str("; give each pair of numbers from Charge::into_parts back once, to the same hierarchy")
+        let IdError { id, bytes } = self;
+        write!(
+            f,
+            "account {bytes} bytes of group {id}: the group is gone, the id is of another hierarchy, or the bytes are \
+             more than 1 TiB and than the group's usage; give each pair of numbers from Charge::into_parts back once, \
+             to the same hierarchy"
+        )
     }
 }
 

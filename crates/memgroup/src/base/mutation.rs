@@ -74,8 +74,8 @@ memgroup_sync::mutations! {
     PieceEndsTheFlush,
     /// A flush counts as begun with its last piece.
     PieceBeginsTheFlush,
-    /// A thread that changes values does not save them for a copy under way.
-    WriterSavesNothing,
+    /// A copy of many groups' values begins with the groups above, and not with those below.
+    CopyBeginsAtTheTop,
     /// A flush takes the words of a group from the first to the last.
     FlushTakesFirstWordsFirst,
     /// A flush takes the miss counts after it counted the charges.
@@ -140,8 +140,6 @@ memgroup_sync::mutations! {
     WaiterLooksBeforeItIsArmed,
     /// A reclaimer looks for tasks that it is to wake before it can be told of them.
     ReclaimerSleepsWithoutALook,
-    /// A callback that is due again when it returns wakes no thread.
-    CallbackReturnsInSilence,
     /// A reader of the peak that is reset loads the usage.
     ResetLoadsUsage,
     /// Charges pass a dry-run limit while stocks below it are open.

@@ -1,23 +1,26 @@
 //! Fault injection: charges that fail although there is room, to test the code that makes them.
 //!
-//! Impala denies reservations at random, and finds errors that no limit would ever cause. Here charges fail at random, or by their number: a test
-//! that has the first charge refused, then the second and so on comes through every error path of a scenario.
+//! A test that has the first charge refused, then the second and so on runs every error path of a scenario, also those
+//! that no limit would ever cause.
 //!
-//! While an injection lives, the charges of the groups that it covers bypass the stock. So each of them comes to the slow path, which draws.
-//! Nowhere else does it cost anything.
+//! While an injection lives, the charges of the groups that it covers bypass the stock, so each of them draws on the slow
+//! path. Nowhere else does an injection cost anything.
 //!
-//! A charge draws once, when it begins: a charge that waits does not draw again when it is tried again, neither on a thread nor as a future. A
-//! move draws for the group that it moves to. These do not draw: forced charges, the charges of an allocator that cannot fail, charges of no
-//! bytes, of removed groups, and calls that only ask for room (`wait_for_room`, checkpoints).
+//! A charge draws once, when it begins: a charge that waits doesn't draw again when it is retried, neither on a thread
+//! nor as a future. A move draws for the group that it moves to. These don't draw: forced charges, the charges of an
+//! allocator that cannot fail, charges of no bytes, charges of removed groups, and calls that only ask for room
+//! (`wait_for_room`, checkpoints).
 //!
-//! - I1. The outcome of the n-th draw depends on the injection and on n alone. The order of the threads decides which charge draws as the n-th.
-//! - I2. An online group has the mark `INJECTED` and no stock while an injection covers it. Both change under the tree lock.
+//! - I1. An online group has the mark `INJECTED` and no stock while an injection covers it. Both change under the tree
+//!   lock.
 //! - B1. The stock may still serve a charge that began on another thread before the injection did.
 
 use core::fmt;
 use core::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 use memgroup_sync::Mutex;
+use memgroup_sync::atomic::{AtomicU64, Ordering};
 
 use crate::tree::error::ChargeError;
 use crate::tree::handle::Group;
@@ -26,62 +29,27 @@ use crate::tree::parts::{Key, Part};
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
-/// The odds of a charge that always fails.
-const ALWAYS: u64 = 1 << 63;
-
-/// The injections of a hierarchy that live.
-pub(crate) struct Injections(Mutex<List>);
-
+/// The living injections of a hierarchy.
 #[derive(Default)]
-struct List {
-    /// The number of the last one.
-    last: u64,
-    living: Vec<Injection>,
-}
+pub(crate) struct Injections(Mutex<Vec<Arc<Injection>>>);
 
+/// Refusals of the charges of `top` and of all groups below it, by their numbers.
 struct Injection {
-    number: u64,
     top: &'static Node,
-    plan: Plan,
-    drawn: u64,
-    failed: u64,
-}
-
-/// Which of the charges fail.
-#[derive(Clone, Copy)]
-enum Plan {
-    /// Those of the group itself, with these odds out of [`ALWAYS`].
-    Random { odds: u64, seed: u64 },
-    /// Those of the group and of all groups below it with a number from `first` to `last`.
-    Numbered { first: u64, last: u64 },
+    fails: (Bound<u64>, Bound<u64>),
+    drawn: AtomicU64,
+    failed: AtomicU64,
 }
 
 impl Injection {
-    fn covers(&self, node: &'static Node) -> bool {
-        match self.plan {
-            Plan::Random { .. } => std::ptr::eq(node, self.top),
-            Plan::Numbered { .. } => node.is_within(self.top),
-        }
-    }
-
     /// Counts one more charge. Returns whether it fails.
-    fn draw(&mut self) -> bool {
-        self.drawn += 1;
-        let fails = match self.plan {
-            Plan::Random { odds, seed } => mix((self.drawn - 1).wrapping_add(seed)) >> 1 < odds,
-            Plan::Numbered { first, last } => (first..=last).contains(&self.drawn),
-        };
-        self.failed += u64::from(fails);
+    fn draw(&self) -> bool {
+        // ORDERING: Relaxed, here and below; figures, of which nothing else depends.
+        let number = self.drawn.fetch_add(1, Ordering::Relaxed) + 1;
+        let fails = self.fails.contains(&number);
+        self.failed.fetch_add(u64::from(fails), Ordering::Relaxed);
         fails
     }
-}
-
-/// The finaliser of SplitMix64.
-fn mix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// Draws whether a charge of `node` fails that bypasses the stock.
@@ -95,78 +63,62 @@ fn draw_at(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
     if node.counter.is_offline() {
         return Ok(());
     }
-    let mut list = node.shared().injections().0.lock();
-    let covering = list.living.iter_mut().filter(|injection| injection.covers(node));
+    let list = node.shared().injections().0.lock();
+    let covering = list.iter().filter(|injection| node.is_within(injection.top));
     // Each of them counts the charge.
-    if covering.fold(false, |fails, injection| injection.draw() | fails) {
-        drop(list);
-        return Err(ChargeError::injected(node, bytes));
-    }
-    Ok(())
+    let fails = covering.fold(false, |fails, injection| injection.draw() | fails);
+    drop(list);
+    if fails { Err(ChargeError::injected(node, bytes)) } else { Ok(()) }
 }
 
 /// A group was made: an injection may cover it, or have covered the last group at this place. The caller holds the tree lock.
 pub(crate) fn created(_tree: &Tree, node: &'static Node) {
-    let list = node.shared().injections().0.lock();
-    if node.marks.has_injection() || !list.living.is_empty() {
-        node.inject(list.living.iter().any(|injection| injection.covers(node)));
-    }
+    node.shared().injections().mark(node);
 }
 
-/// Charges fail while this lives; from [`Group::inject_failures`] and [`Group::inject_failures_at`].
+/// Charges fail while this lives; from [`Group::inject_failures_at`].
 #[must_use = "charges fail only while this lives"]
 pub struct FailureInjection {
     group: Group,
-    number: u64,
+    injection: Arc<Injection>,
 }
 
 impl FailureInjection {
-    fn begin(group: &Group, plan: Plan) -> FailureInjection {
-        let (top, shared) = (group.node(), group.node().shared());
-        let tree = shared.tree.lock();
-        let mut list = shared.injections().0.lock();
-        list.last += 1;
-        let number = list.last;
-        list.living.push(Injection { number, top, plan, drawn: 0, failed: 0 });
-        list.mark(shared, &tree, top);
-        FailureInjection { group: group.clone(), number }
-    }
-
     /// Charges that failed so far.
     pub fn failed(&self) -> u64 {
-        self.read(|injection| injection.failed)
+        // ORDERING: Relaxed, as in `draw`.
+        self.injection.failed.load(Ordering::Relaxed)
     }
 
     /// Charges that this injection counted, failed or not.
     pub fn drawn(&self) -> u64 {
-        self.read(|injection| injection.drawn)
-    }
-
-    fn read(&self, of: impl Fn(&Injection) -> u64) -> u64 {
-        let list = self.group.node().shared().injections().0.lock();
-        list.living.iter().find(|injection| injection.number == self.number).map_or(0, of)
+        // ORDERING: Relaxed, as in `draw`.
+        self.injection.drawn.load(Ordering::Relaxed)
     }
 }
 
-impl List {
-    /// Marks the groups within `top` that an injection covers, and no others.
-    fn mark(&self, shared: &'static Shared, tree: &Tree, top: &'static Node) {
-        for node in tree.subtree(top.id()).map(|id| shared.made(id)) {
-            let covered = self.living.iter().any(|injection| injection.covers(node));
-            if covered != node.marks.has_injection() {
-                node.inject(covered);
-            }
+impl Injections {
+    /// Changes the list, and marks the groups within `top` that an injection covers, and no others.
+    fn change(top: &'static Node, change: impl FnOnce(&mut Vec<Arc<Injection>>)) {
+        let shared = top.shared();
+        let tree = shared.tree.lock();
+        change(&mut shared.injections().0.lock());
+        tree.subtree(top.id()).for_each(|id| shared.injections().mark(shared.made(id)));
+    }
+
+    fn mark(&self, node: &'static Node) {
+        let is_covered = self.0.lock().iter().any(|injection| node.is_within(injection.top));
+        if is_covered != node.marks.has_injection() {
+            node.inject(is_covered);
         }
     }
 }
 
 impl Drop for FailureInjection {
     fn drop(&mut self) {
-        let (top, shared) = (self.group.node(), self.group.node().shared());
-        let tree = shared.tree.lock();
-        let mut list = shared.injections().0.lock();
-        list.living.retain(|injection| injection.number != self.number);
-        list.mark(shared, &tree, top);
+        Injections::change(self.group.node(), |list| {
+            list.retain(|other| !Arc::ptr_eq(other, &self.injection));
+        });
     }
 }
 
@@ -179,70 +131,19 @@ impl fmt::Debug for FailureInjection {
     }
 }
 
-/// The reason why failures are not injected.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum InjectionError {
-    /// The probability is not from 0 to 1.
-    Probability {
-        /// The probability as given.
-        probability: f64,
-    },
-}
-
-impl fmt::Display for InjectionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            InjectionError::Probability { probability } => {
-                write!(f, "inject failures with probability {probability}: it has to be from 0 to 1")
-            }
-        }
-    }
-}
-
-impl std::error::Error for InjectionError {}
-
 /// Failures for tests.
 impl Group {
-    /// Has charges of this group, not of those below it, fail with this probability until the returned value is dropped, although there is room.
-    ///
-    /// It is for tests of the code that makes the charges. Forced charges do not fail, and giving memory back never does. The same seed draws the
-    /// same outcomes for the same charges in the same order. Meanwhile each charge costs as much as one without stock. Several injections may be
-    /// on at once: a charge fails if any of them says so.
-    ///
-    /// # Errors
-    /// The probability is not from 0 to 1.
-    ///
-    /// ```
-    /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// let tenant = hierarchy.create("/tenant").unwrap();
-    /// {
-    ///     let injection = tenant.inject_failures(1.0, 7).unwrap();
-    ///     assert_eq!(tenant.try_charge(100).unwrap_err().kind(), ChargeErrorKind::Injected);
-    ///     assert_eq!(injection.failed(), 1);
-    /// }
-    /// assert!(tenant.try_charge(100).is_ok());
-    /// ```
-    pub fn inject_failures(&self, probability: f64, seed: u64) -> Result<FailureInjection, InjectionError> {
-        // A comparison that NaN fails.
-        if !(0.0..=1.0).contains(&probability) {
-            return Err(InjectionError::Probability { probability });
-        }
-        let odds = (probability * ALWAYS as f64) as u64;
-        Ok(FailureInjection::begin(self, Plan::Random { odds, seed }))
-    }
-
     /// Has charges fail by their number until the returned value is dropped, although there is room. Charges of this group and of all groups below
     /// it are counted, from 1, also those of groups that are created later.
     ///
-    /// A test that repeats a scenario with `n..=n` and with `n..`, for `n` from 1 to the number of charges that the scenario makes, comes through each
-    /// of its error paths. An empty range only counts the charges.
+    /// A test that repeats a scenario with `n..=n` and with `n..`, for `n` from 1 to the number of charges that the scenario makes, runs each of its
+    /// error paths. An empty range only counts the charges.
     ///
     /// A charge is counted once, when it begins, also if it waits. A move counts for the group that it moves to. These do not fail and are not
     /// counted: [forced](Group::charge_forced) charges, the charges of [blocks](crate::block) that cannot fail, charges of no bytes, charges of removed
     /// groups, and calls that only ask for room, such as [`wait_for_room`](Group::wait_for_room) and
-    /// [`checkpoint`](crate::block::checkpoint). Meanwhile each charge costs as much as one without stock.
+    /// [`checkpoint`](crate::block::checkpoint). Meanwhile each charge costs as much as one without stock. Of several
+    /// injections at once each counts the charge, and it fails if any of them says so.
     ///
     /// ```
     /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
@@ -255,26 +156,17 @@ impl Group {
     /// assert_eq!((injection.drawn(), injection.failed()), (3, 1));
     /// ```
     pub fn inject_failures_at(&self, charges: impl RangeBounds<u64>) -> FailureInjection {
-        // An excluded bound without a number beyond it leaves no charge.
-        let none = (1, 0);
-        let first = match charges.start_bound() {
-            Bound::Included(&first) => Some(first),
-            Bound::Excluded(&before) => before.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let last = match charges.end_bound() {
-            Bound::Included(&last) => Some(last),
-            Bound::Excluded(&end) => end.checked_sub(1),
-            Bound::Unbounded => Some(u64::MAX),
-        };
-        let (first, last) = first.zip(last).unwrap_or(none);
-        FailureInjection::begin(self, Plan::Numbered { first, last })
+        let fails = (charges.start_bound().cloned(), charges.end_bound().cloned());
+        let (drawn, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let injection = Arc::new(Injection { top: self.node(), fails, drawn, failed });
+        Injections::change(self.node(), |list| list.push(Arc::clone(&injection)));
+        FailureInjection { group: self.clone(), injection }
     }
 }
 
 impl Part for Injections {}
 
-static INJECTIONS: Key<Injections> = Key::new(9, || Injections(Mutex::new(List::default())));
+static INJECTIONS: Key<Injections> = Key::new(9, Injections::default);
 
 impl Shared {
     /// The injections of failures.
@@ -293,30 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn fails_as_often_as_the_probability_says_and_repeatably() {
-        let tenant = tenant();
-        for probability in [0.0, 0.1, 0.5, 0.9, 1.0] {
-            let run = |seed| {
-                let injection = tenant.inject_failures(probability, seed).unwrap();
-                let outcomes: Vec<bool> = (0..20_000).map(|_| tenant.try_charge(64).is_err()).collect();
-                assert_eq!(injection.drawn(), 20_000, "each charge is drawn for, the stock serves none");
-                assert_eq!(injection.failed(), outcomes.iter().filter(|&&failed| failed).count() as u64);
-                outcomes
-            };
-            let first = run(1);
-            let share = first.iter().filter(|&&failed| failed).count() as f64 / 20_000.0;
-            assert!((share - probability).abs() < 0.02, "{share} of {probability}");
-            assert_eq!(first, run(1));
-            assert!(first != run(2) || probability == 0.0 || probability == 1.0);
-        }
-        assert_eq!(tenant.usage_exact(), 0);
-    }
-
-    #[test]
     fn charges_nothing_when_it_fails() {
         let tenant = tenant();
         let held = tenant.try_charge(1000).unwrap();
-        let injection = tenant.inject_failures(1.0, 0).unwrap();
+        let injection = tenant.inject_failures_at(..);
         let error = tenant.try_charge(10).unwrap_err();
         assert_eq!(error.kind(), ChargeErrorKind::Injected);
         assert_eq!(error.to_string(), "charge 10 bytes: a failure is injected into group /tenant");
@@ -337,19 +209,10 @@ mod tests {
             tenant.stock().misses - before
         };
         for _ in 0..2 {
-            let injection = tenant.inject_failures(0.0, 0).unwrap();
+            let injection = tenant.inject_failures_at(0..0);
             assert_eq!(misses_of(100), 100, "each bypasses the stock");
             drop(injection);
             assert!(misses_of(100) < 10, "charges bypass the stock still");
-        }
-    }
-
-    #[test]
-    fn refuses_a_bad_probability() {
-        let tenant = tenant();
-        for probability in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            let error = tenant.inject_failures(probability, 0).unwrap_err().to_string();
-            assert!(error.contains("from 0 to 1") && error.contains(&probability.to_string()), "{error}");
         }
     }
 

@@ -4,7 +4,6 @@ pub(crate) mod aftermath;
 pub(crate) mod dry_run;
 pub(crate) mod fault_injection;
 pub(crate) mod freeze;
-pub(crate) mod held;
 pub(crate) mod held_back;
 pub(crate) mod high;
 pub(crate) mod make_room;

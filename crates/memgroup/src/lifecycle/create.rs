@@ -39,7 +39,7 @@ fn make_hierarchy(config: Config) -> Result<&'static Shared, ConfigError> {
     let _inside = depth::enter();
     let shared: &'static Shared = memgroup_sync::keep(Box::new(Shared::new(config)?));
     // The parts that a charge may need, and may not allocate.
-    let _ = (shared.subscribers(), shared.shrinkers(), shared.waits(), shared.wait_queue());
+    let _ = (shared.shrinkers(), shared.waits(), shared.wait_queue());
     let _ = (shared.protected(), shared.victims(), shared.upkeep(), shared.injections());
     Ok(shared)
 }

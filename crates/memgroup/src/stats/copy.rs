@@ -1,12 +1,12 @@
-//! Copy: copies the values of one subsystem in many groups, as they were together at one moment.
+//! Copy: copies the values of one subsystem in many groups.
 //!
-//! - I1. The turn to flush is held for `GROUPS_A_PIECE` groups at a time. Flushes and releases in between save the values that they are about
-//!   to change (`state::stats::tree_copy`).
-//! - I2. One thread at a time copies. It allocates before and after. While it waits for the turn, it holds the turn to copy, which no
-//!   thread waits for with another lock.
+//! - I1. The turn to flush is held for `GROUPS_A_PIECE` groups at a time, so the values of these are of one moment.
+//! - I2. The pieces are copied from the last to the first, and a group comes before all groups below it. So a group's
+//!   values are copied with those below it, or later, and each count is at least the sum of the counts below. Loom:
+//!   `copies_a_group_after_those_below_it`.
 
+use crate::base::mutation::{self, Mutation};
 use crate::state::stats::store::StatStore;
-use crate::state::stats::tree_copy::TreeCopy;
 use crate::stats::flush;
 use crate::tree::node::Node;
 
@@ -19,32 +19,33 @@ const GROUPS_A_PIECE: usize = if cfg!(memgroup_loom) {
     128
 };
 
-/// Copies the first values, so many, of groups that the caller holds: for each its own values, then those of its subtree.
+/// Copies the first `stats` values of groups that the caller holds, parents before children. The result has two rows
+/// for each group: its own values, and those of its subtree.
 ///
-/// With `flushed`, the subtree of that group is flushed before.
+/// If there is a group `flushed`, its subtree is flushed first.
 pub(crate) fn copy(
     store: &'static StatStore,
     flushed: Option<&'static Node>,
     stats: usize,
-    nodes: impl ExactSizeIterator<Item = &'static Node> + Clone,
+    nodes: &[&'static Node],
 ) -> Vec<i64> {
-    let Some(first) = nodes.clone().next() else { return Vec::new() };
-    let copy = TreeCopy::new(store, stats, nodes.clone().map(|node| node.id().0));
-    let one_at_a_time = store.updates.lock_copies();
+    let mut values = vec![0; nodes.len() * 2 * stats];
+    let Some(first) = nodes.first() else { return values };
     let mut turn = match flushed {
         Some(top) => flush::flush(store, top),
         None => flush::lock(store.updates, first.shared()),
     };
-    turn.begin_copy(copy);
-    let mut nodes = nodes.peekable();
+    let mut end = nodes.len();
     loop {
-        nodes.by_ref().take(GROUPS_A_PIECE).for_each(|node| turn.save(node, store));
-        if nodes.peek().is_none() {
-            break;
+        let begin = end.saturating_sub(GROUPS_A_PIECE);
+        for at in begin..end {
+            let at = if mutation::active(Mutation::CopyBeginsAtTheTop) { nodes.len() - 1 - at } else { at };
+            nodes[at].entry(store).copy_both(&mut values[at * 2 * stats..][..2 * stats]);
         }
+        if begin == 0 {
+            return values;
+        }
+        end = begin;
         turn = turn.let_others_in();
     }
-    let copy = turn.end_copy();
-    drop((turn, one_at_a_time));
-    copy.map(TreeCopy::into_values).unwrap_or_default()
 }

@@ -32,7 +32,6 @@ use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::flushed::{END, FlushedStats};
 use crate::state::stats::store::{StatEntry, StatStore};
-use crate::state::stats::tree_copy::TreeCopy;
 use crate::state::stats::update_tree::{FlushState, UpdateTree};
 use crate::stats::release::DeferredReleases;
 use crate::stock::listed;
@@ -87,23 +86,6 @@ impl FlushGuard {
         drop(self);
         interleave::point();
         FlushGuard { updates, state: updates.lock_behind(), releases: DeferredReleases { updates, shared } }
-    }
-
-    /// Begins a copy of the values of many groups, which are those of this moment.
-    pub(crate) fn begin_copy(&mut self, copy: TreeCopy) {
-        self.state.copy = Some(copy);
-    }
-
-    /// Saves the values of a group for the copy, unless they are saved.
-    pub(crate) fn save(&mut self, node: &'static Node, store: &'static StatStore) {
-        if let Some(copy) = &mut self.state.copy {
-            copy.save(node.id().0, node.entry(store));
-        }
-    }
-
-    /// Ends the copy.
-    pub(crate) fn end_copy(&mut self) -> Option<TreeCopy> {
-        self.state.copy.take()
     }
 }
 
@@ -182,8 +164,8 @@ fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> b
     levels.any(|level| level.entry(store).flushed().flushed_at().is_some_and(|at| at >= oldest))
 }
 
-/// Flushes the marked groups of the subtree of `top` from this number on, as many as are a piece. Returns the number that the next piece begins
-/// at.
+/// Flushes one piece: the marked groups of the subtree of `top`, from the number `from` on. Returns the number at which
+/// the next piece begins.
 fn flush_piece(
     store: &'static StatStore,
     state: &mut FlushState,
@@ -191,47 +173,102 @@ fn flush_piece(
     from: u32,
 ) -> Option<u32> {
     let shared = top.shared();
-    let FlushState { scratch, rows, deltas, heads, members, copy, .. } = state;
-    // Each group is taken when the next one is known, so that its lines were prefetched one step before.
-    let work = RefCell::new((None, rows, Changes { deltas, heads, copy: copy.as_mut() }, Lookup::default()));
-    let each = |number: u32, rows: Rows<'_>| {
-        let (next, next_rows, changes, lookup) = &mut *work.borrow_mut();
-        let Some(node) = shared.node(NodeId(number)) else { return };
-        prefetch(node, members, rows.clone());
-        if let Some(node) = next.replace(node) {
-            take(node, members, next_rows, changes, lookup);
-        }
-        next_rows.clear();
-        next_rows.extend(rows);
+    let FlushState { scratch, rows, deltas, heads, members, .. } = state;
+    let work =
+        RefCell::new(FlushPiece { members, next: None, rows, deltas, heads, lookup: Lookup::default() });
+    let group = |number| shared.node(NodeId(number));
+    let each = |number, rows: Rows<'_>| {
+        group(number).into_iter().for_each(|node| work.borrow_mut().group(node, rows.clone()));
     };
-    // Runs before the marks look clean to any reader.
-    let finish = || {
-        let (next, next_rows, changes, lookup) = &mut *work.borrow_mut();
-        if let Some(node) = next.take() {
-            take(node, members, next_rows, changes, lookup);
-        }
-        lookup.tree = None;
-        propagate(shared, members, changes);
-    };
+    // It runs before the marks look clean to any reader.
+    let finish = || work.borrow_mut().finish(shared);
     let marks = &store.updates.marks;
     if top.is_childless() {
         marks.collect_one(scratch, top.id().0, |rows| each(top.id().0, rows), finish);
         return None;
     }
-    let whole = top.depth() == 0;
-    let is_within = |number| shared.node(NodeId(number)).is_some_and(|node| node.is_within(top));
+    let is_wanted = |number| top.depth() == 0 || group(number).is_some_and(|node| node.is_within(top));
     let piece = Piece { from, marks_max: ROWS_A_PIECE };
-    marks.collect_piece(scratch, piece, |number| whole || is_within(number), each, finish)
+    marks.collect_piece(scratch, piece, is_wanted, each, finish)
 }
 
-/// Where a flush puts changes.
-struct Changes<'a> {
+/// A piece of a flush. It takes each group when it knows the next one, whose lines it has prefetched by then.
+struct FlushPiece<'a> {
+    members: &'a [&'static StatStore],
+    /// The group that is taken next, and its marked rows.
+    next: Option<&'static Node>,
+    rows: &'a mut Vec<usize>,
     /// The changes of one group.
     deltas: &'a mut [i64],
     /// The lists of groups with pending values, by depth.
     heads: &'a mut [u32],
-    /// The copy that values are saved for before they change.
-    copy: Option<&'a mut TreeCopy>,
+    lookup: Lookup,
+}
+
+impl FlushPiece<'_> {
+    /// Takes the group before, and prefetches this one, which is marked in `rows`.
+    fn group(&mut self, node: &'static Node, rows: Rows<'_>) {
+        prefetch(node, self.members, rows.clone());
+        self.take_next();
+        self.next = Some(node);
+        self.rows.clear();
+        self.rows.extend(rows);
+    }
+
+    /// Takes the last group, and moves all changes up to the root.
+    fn finish(&mut self, shared: &'static Shared) {
+        self.take_next();
+        self.lookup.tree = None;
+        self.propagate(shared);
+    }
+
+    /// Takes the additions to the next group.
+    fn take_next(&mut self) {
+        let Some(node) = self.next.take() else { return };
+        interleave::point();
+        self.lookup.begin_group();
+        let (parent, section) = (node.parent(), grace::enter());
+        let mut changed = false;
+        for entry in entries(node, self.members) {
+            // A scope with a forgotten guard may have marked the place while its group was released (I2).
+            let Some(flushed) = entry.find_flushed() else { continue };
+            let deltas = &mut self.deltas[..entry.store().words()];
+            take_rows(entry, &flushed, node, self.rows, deltas, &section, &mut self.lookup);
+            let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
+            changed |= flushed.apply(deltas, above.and_then(StatEntry::find_flushed));
+        }
+        if let Some(parent) = parent.filter(|_| changed) {
+            self.enlist(parent);
+        }
+    }
+
+    /// Puts the group into the list of its depth. Subsystems that share a tree share the list.
+    fn enlist(&mut self, node: &'static Node) {
+        let first = self.members.first().and_then(|member| node.find_entry(member.number));
+        if let Some(flushed) = first.and_then(StatEntry::find_flushed) {
+            flushed.enlist(node.id().0, &mut self.heads[node.depth() as usize]);
+        }
+    }
+
+    /// Moves pending values from the deepest groups up to the root.
+    fn propagate(&mut self, shared: &'static Shared) {
+        for depth in (0..self.heads.len()).rev() {
+            let mut at = std::mem::replace(&mut self.heads[depth], END);
+            while let Some(node) = (at != END).then(|| shared.node(NodeId(at))).flatten() {
+                let parent = node.parent();
+                for (nth, entry) in entries(node, self.members).enumerate() {
+                    if nth == 0 {
+                        at = entry.flushed().delist();
+                    }
+                    let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
+                    entry.flushed().propagate(above.map(StatEntry::flushed));
+                }
+                if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {
+                    self.enlist(parent);
+                }
+            }
+        }
+    }
 }
 
 fn entries(node: &'static Node, members: &[&'static StatStore]) -> impl Iterator<Item = &'static StatEntry> {
@@ -258,32 +295,7 @@ fn prefetch(node: &'static Node, members: &[&'static StatStore], rows: Rows<'_>)
     entries(node, members).for_each(|entry| entry.prefetch(&section, rows.clone().take(rows_ahead(entry))));
 }
 
-/// Takes the additions to one group in `rows`.
-fn take(
-    node: &'static Node,
-    members: &[&'static StatStore],
-    rows: &[usize],
-    changes: &mut Changes<'_>,
-    lookup: &mut Lookup,
-) {
-    interleave::point();
-    lookup.begin_group();
-    let (parent, section) = (node.parent(), grace::enter());
-    let mut changed = false;
-    for entry in entries(node, members) {
-        // A scope with a forgotten guard may have marked the place while its group was released (I2).
-        let Some(flushed) = entry.find_flushed() else { continue };
-        let deltas = &mut changes.deltas[..entry.store().words()];
-        take_rows(entry, &flushed, node, rows, deltas, &section, lookup);
-        let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
-        TreeCopy::save_before_write(changes.copy.as_deref_mut(), node.id().0, entry);
-        changed |= flushed.apply(deltas, above.and_then(StatEntry::find_flushed));
-    }
-    if changed && let Some(parent) = parent {
-        enlist(parent, members, changes.heads);
-    }
-}
-
+/// Takes the additions to one group in `rows`, into `deltas`.
 fn take_rows(
     entry: &'static StatEntry,
     flushed: &FlushedStats,
@@ -379,36 +391,5 @@ fn take_words<'w>(
         words.for_each(take_one);
     } else {
         words.rev().for_each(take_one);
-    }
-}
-
-/// Puts the group into the list of its depth. Subsystems that share a tree share the list.
-fn enlist(node: &'static Node, members: &[&'static StatStore], heads: &mut [u32]) {
-    if let Some(entry) = members.first().and_then(|member| node.find_entry(member.number))
-        && let Some(flushed) = entry.find_flushed()
-    {
-        flushed.enlist(node.id().0, &mut heads[node.depth() as usize]);
-    }
-}
-
-/// Moves pending values from the deepest groups up to the root.
-fn propagate(shared: &'static Shared, members: &[&'static StatStore], changes: &mut Changes<'_>) {
-    let Changes { heads, copy, .. } = changes;
-    for depth in (0..heads.len()).rev() {
-        let mut at = std::mem::replace(&mut heads[depth], END);
-        while let Some(node) = (at != END).then(|| shared.node(NodeId(at))).flatten() {
-            let parent = node.parent();
-            for (nth, entry) in entries(node, members).enumerate() {
-                if nth == 0 {
-                    at = entry.flushed().delist();
-                }
-                let above = parent.and_then(|parent| parent.find_entry(entry.store().number));
-                TreeCopy::save_before_write(copy.as_deref_mut(), node.id().0, entry);
-                entry.flushed().propagate(above.map(StatEntry::flushed));
-            }
-            if let Some(parent) = parent.filter(|_| !mutation::active(Mutation::FlushStopsBelowTheRoot)) {
-                enlist(parent, members, heads);
-            }
-        }
     }
 }

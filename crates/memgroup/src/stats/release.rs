@@ -21,7 +21,6 @@ use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::state::stats::flushed::FlushedStats;
 use crate::state::stats::store::StatEntry;
-use crate::state::stats::tree_copy::TreeCopy;
 use crate::state::stats::update_tree::UpdateTree;
 use crate::stock::listed;
 use crate::tree::node::Node;
@@ -109,14 +108,13 @@ fn try_move_within(
     entries: impl Iterator<Item = &'static StatEntry> + Clone,
     updates: &'static UpdateTree,
 ) -> Result<(), &'static UpdateTree> {
-    let mut turn = updates.try_lock();
+    let turn = updates.try_lock();
     if turn.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
         return Err(updates);
     }
-    let mut copy = turn.as_deref_mut().and_then(|state| state.copy.as_mut());
     let mut is_marked = false;
     for entry in entries.clone() {
-        is_marked |= move_entry(entry, node, copy.as_deref_mut());
+        is_marked |= move_entry(entry, node);
     }
     if is_marked {
         // After all entries were moved, because the subsystems share the marks.
@@ -141,7 +139,7 @@ fn prefetch(entry: &'static StatEntry) {
 }
 
 /// Whether there was a mark, which the caller clears.
-fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&mut TreeCopy>) -> bool {
+fn move_entry(entry: &'static StatEntry, node: &'static Node) -> bool {
     let Some(flushed) = entry.find_flushed() else { return false };
     let mut rows = marked_rows(entry).peekable();
     if rows.peek().is_none() {
@@ -151,9 +149,9 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&
     }
     let section = grace::enter();
     let above = std::iter::successors(node.parent(), |level| level.parent());
-    let above = above.filter_map(|level| Some((level, level.find_entry(entry.store().number)?)));
+    let above = above.filter_map(|level| level.find_entry(entry.store().number));
     // On their way the values are the parent's pending ones (`flushed` I2): the group's own words may never have been written to.
-    let parent = above.clone().next().and_then(|(_, entry)| entry.find_flushed());
+    let parent = above.clone().next().and_then(StatEntry::find_flushed);
     let bring = |index, value| parent.iter().for_each(|parent| parent.add_pending(index, value));
     for row in rows {
         if row == entry.store().base_row() {
@@ -177,8 +175,7 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node, mut copy: Option<&
         }
     }
     if let Some(parent) = parent.filter(FlushedStats::has_pending) {
-        for (level, entry) in above {
-            TreeCopy::save_before_write(copy.as_deref_mut(), level.id().0, entry);
+        for entry in above {
             entry.find_flushed().into_iter().for_each(|flushed| flushed.add_pending_of(parent));
         }
         parent.clear_pending();

@@ -18,8 +18,8 @@ pub enum ChargeErrorKind {
     Offline,
     /// No counter can hold so much (256 TiB), at any limit.
     TooLarge,
-    /// Tests inject failures into the group ([`Group::inject_failures`](crate::Group::inject_failures) and
-    /// [`inject_failures_at`](crate::Group::inject_failures_at)), and this is one.
+    /// Tests inject failures into the group ([`Group::inject_failures_at`](crate::Group::inject_failures_at)), and this is
+    /// one.
     Injected,
     /// The charge waited until its deadline, and the group named by the error had no room for it.
     Deadline,

@@ -55,117 +55,6 @@ fn a_handle_uncharges_parts_also_after_its_group_was_removed() {
     }
 }
 
-#[test]
-fn refuses_to_uncharge_bytes_a_second_time() {
-    for cap in [0, 256 << 10] {
-        let source = SlotSource::virtual_slots(2).unwrap();
-        let h = Hierarchy::new(Config::with_slots(source).stock_cap_bytes(cap)).unwrap();
-        let (a, b) = (h.create("/a").unwrap(), h.create("/b").unwrap());
-        let of_others = b.try_charge(100_000).unwrap();
-        let (id, bytes) = a.try_charge(4096).unwrap().into_parts();
-        h.uncharge(id, bytes).unwrap();
-        let before = (a.usage(), a.stock().prepaid_bytes, h.root().usage());
-        for _ in 0..10 {
-            let error = h.uncharge(id, bytes).unwrap_err();
-            assert_eq!((error.id, error.bytes, error.held_bytes), (id, 4096, Some(0)));
-            let text = error.to_string();
-            assert!(text.contains(&id.to_string()) && text.contains("the group holds 0 bytes"), "{text}");
-            assert!(text.contains("Charge::into_parts"), "it says how to put it right: {text}");
-        }
-        let after = (a.usage_exact(), h.root().usage_exact());
-        assert_eq!(after, (0, 100_000), "before it was {before:?}");
-        assert!(a.try_charge(4096).is_ok());
-        a.remove().unwrap();
-        drop(of_others);
-        assert_eq!(h.root().usage_exact(), 0);
-    }
-}
-
-#[test]
-fn refuses_more_bytes_than_the_group_holds() {
-    let h = hierarchy(2);
-    let a = h.create("/a").unwrap();
-    for bytes in [1, 4096, 3 << 20] {
-        let (id, bytes) = a.try_charge(bytes).unwrap().into_parts();
-        let error = h.uncharge(id, bytes + 1).unwrap_err();
-        assert_eq!(error.held_bytes, Some(bytes));
-        assert_eq!(h.uncharge(id, u64::MAX).unwrap_err().held_bytes, Some(bytes));
-        assert_eq!(a.usage_exact(), bytes, "nothing was uncharged");
-        h.uncharge(id, bytes).unwrap();
-    }
-    assert_eq!(a.usage_exact(), 0);
-}
-
-#[test]
-fn takes_no_bytes_of_the_groups_below() {
-    let h = hierarchy(2);
-    let above = h.create("/above").unwrap();
-    let (below, dying) = (above.create("below").unwrap(), above.create("dying").unwrap());
-    let of_below = below.try_charge(1 << 20).unwrap();
-    let of_dying = dying.try_charge(1 << 20).unwrap();
-    dying.remove().unwrap();
-    drop(dying);
-    let (id, bytes) = above.try_charge(4096).unwrap().into_parts();
-    assert_eq!(h.uncharge(id, bytes + 1).unwrap_err().held_bytes, Some(4096));
-    h.uncharge(id, bytes).unwrap();
-    assert_eq!(h.uncharge(id, bytes).unwrap_err().held_bytes, Some(0));
-    assert_eq!(above.usage_exact(), 2 << 20);
-    drop((of_below, of_dying));
-    assert_eq!(above.usage_exact(), 0);
-}
-
-/// Threads charge `groups` and give the parts back, while another asks for bytes that no group has.
-fn exchange(h: &Hierarchy, groups: &[Group]) {
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let turns = |group: &Group, seed: u64| {
-            for turn in 0..5_000 {
-                let (id, bytes) = group.try_charge((seed * turn) % 9_000 + 1).unwrap().into_parts();
-                h.uncharge(id, bytes).expect("the group holds them");
-            }
-        };
-        let workers: Vec<_> = (1..5)
-            .flat_map(|seed| groups.iter().map(move |group| (group, seed)))
-            .map(|(group, seed)| scope.spawn(move || turns(group, seed)))
-            .collect();
-        let wrong = scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                for group in groups {
-                    assert!(h.uncharge(group.id(), 1 << 40).is_err());
-                }
-            }
-        });
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
-        done.store(true, Ordering::Relaxed);
-        wrong.join().unwrap();
-    });
-}
-
-#[test]
-fn refuses_no_bytes_that_are_held_beside_other_charges() {
-    let h = hierarchy(4);
-    let above = h.create("/above").unwrap();
-    let below = above.create("below").unwrap();
-    exchange(&h, &[above.clone(), below.clone()]);
-    assert_eq!((above.usage_exact(), below.usage_exact()), (0, 0));
-}
-
-#[test]
-fn takes_up_no_bytes_that_the_group_does_not_hold() {
-    for cap in [0, 256 << 10] {
-        let source = SlotSource::virtual_slots(2).unwrap();
-        let h = Hierarchy::new(Config::with_slots(source).stock_cap_bytes(cap)).unwrap();
-        let a = h.create("/a").unwrap();
-        let (id, bytes) = a.try_charge(4096).unwrap().into_parts();
-        for wrong in [bytes + 1, 1 << 47, u64::MAX] {
-            assert_eq!(h.charge_from_parts(id, wrong).unwrap_err().held_bytes, Some(bytes));
-        }
-        drop(h.charge_from_parts(id, bytes).unwrap());
-        assert_eq!(h.charge_from_parts(id, bytes).unwrap_err().held_bytes, Some(0));
-        assert_eq!(a.usage_exact(), 0);
-    }
-}
-
 /// Takes `bytes` back twice in each of the ways that do not check them, while other tenants charge and uncharge.
 fn break_the_contract(h: &Hierarchy, group: &Group, bytes: u64) {
     let parts = || group.try_charge(bytes).unwrap().into_parts();
@@ -249,6 +138,13 @@ fn absurd_numbers_of_many_threads_leave_a_counter_that_refuses() {
     drop(group.try_charge(4096).unwrap());
     let text = panic_of(|| raw::charge_of_node(&h, group.id().node(), 1 << 41));
     assert!(text.contains("into_parts"), "{text}");
+    for absurd in [1 << 41, u64::MAX] {
+        let error = h.uncharge(group.id(), absurd).unwrap_err();
+        assert_eq!((error.id, error.bytes), (group.id(), absurd));
+        assert_eq!(h.charge_from_parts(group.id(), absurd).unwrap_err(), error);
+        assert!(error.to_string().contains("Charge::into_parts"), "it says how to put it right: {error}");
+    }
+    assert_eq!(group.usage_exact(), 0);
 }
 
 #[test]

@@ -72,19 +72,6 @@ impl Actor<'_> {
         }
     }
 
-    fn subscribe(&self, member: &Arc<Member>) {
-        let subscription = member.group.on_events(|group, events| {
-            assert!(numbers(&group.events()).iter().zip(numbers(events)).all(|(now, told)| *now >= told));
-        });
-        let mut subscriptions = lock(&self.house.subscriptions);
-        subscriptions.push((subscription, Arc::clone(member)));
-        let oldest = (subscriptions.len() > 8).then(|| subscriptions.remove(0));
-        drop(subscriptions);
-        if let Some((subscription, _member)) = oldest {
-            assert!(subscription.report().panic.is_none(), "{:?}", subscription.report());
-        }
-    }
-
     fn peak(&mut self, member: &Arc<Member>, bytes: u64) {
         let mut reader = member.group.peak_reader();
         reader.reset();
@@ -118,7 +105,6 @@ impl Actor<'_> {
         assert!(hierarchy.kills().len() <= 64);
         hierarchy.shrinkers();
         hierarchy.dying();
-        hierarchy.event_subscriptions();
     }
 
     /// Steps with caches and tenants, waits for events, and reads of reports.
@@ -175,8 +161,6 @@ impl Actor<'_> {
             }
             Step::FreeLate { says } => house.late.free(says),
             Step::WaitEvents { group, micros } => self.watch_events(&house.member(group), micros),
-            Step::Subscribe { group } => self.subscribe(&house.member(group)),
-            Step::Deliver { micros } => _ = self.until(micros, |end| house.hierarchy.deliver_events(end)),
             Step::Trigger { group, micros } => {
                 let member = house.member(group);
                 let trigger = member.group.add_pressure_trigger("some 1000 500000".parse().unwrap());
@@ -193,9 +177,9 @@ impl Actor<'_> {
             Step::Wake { group } => _ = house.member(group).group.wake_waiters(),
             Step::Deny { group, seed } => {
                 let member = house.member(group);
-                if let Ok(_denial) = member.group.inject_failures(0.5, seed) {
-                    self.charge(&member, Form::Try, seed % 5000);
-                }
+                let first = seed % 2;
+                let _denial = member.group.inject_failures_at(first..=first);
+                self.charge(&member, Form::Try, seed % 5000);
             }
             Step::Maintain { all } => {
                 let what = Maintenance::new().expedited();

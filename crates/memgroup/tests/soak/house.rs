@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use memgroup::{Charge, Config, EventSubscription, Hierarchy, SlotSource, StatKey, Statistics, stats};
+use memgroup::{Charge, Config, Hierarchy, SlotSource, StatKey, Statistics, stats};
 use memgroup_percpu::pin_virtual;
 
 use crate::hostile::{Cache, Late, Tenant};
@@ -46,7 +46,6 @@ pub(crate) struct House {
     pub(crate) caches: Mutex<Vec<Arc<Cache>>>,
     pub(crate) tenants: Mutex<Vec<Arc<Tenant>>>,
     pub(crate) orphans: Mutex<Vec<Orphan>>,
-    pub(crate) subscriptions: Mutex<Vec<(EventSubscription, Arc<Member>)>>,
     pub(crate) late: Arc<Late>,
     pub(crate) deaths: Arc<AtomicU64>,
     /// Groups of which the end was told.
@@ -124,7 +123,6 @@ impl House {
             caches: Mutex::default(),
             tenants: Mutex::default(),
             orphans: Mutex::default(),
-            subscriptions: Mutex::default(),
             late: Arc::default(),
             deaths: Arc::default(),
             ended: Arc::default(),
@@ -181,7 +179,7 @@ impl House {
         });
     }
 
-    /// Removes caches, tenants, subscriptions and groups. The actors have dropped their charges before.
+    /// Removes caches, tenants and groups. The actors have dropped their charges before.
     pub(crate) fn clear(&self) {
         while !self.late.is_empty() {
             self.late.free(true);
@@ -196,7 +194,6 @@ impl House {
             tenant.take_hook().map_or(Ok(()), memgroup::KillRegistration::remove).unwrap();
             tenant.free();
         }
-        lock(&self.subscriptions).clear();
         let orphans = std::mem::take(&mut *lock(&self.orphans));
         orphans.into_iter().for_each(|orphan| self.bury(orphan));
         self.prune();

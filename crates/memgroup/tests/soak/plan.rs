@@ -203,12 +203,6 @@ pub(crate) enum Step {
         group: usize,
         micros: u64,
     },
-    Subscribe {
-        group: usize,
-    },
-    Deliver {
-        micros: u64,
-    },
     Trigger {
         group: usize,
         micros: u64,
@@ -322,9 +316,7 @@ impl Plan {
     fn beside(&mut self) -> Step {
         let group = self.at();
         match self.random.below(100) {
-            0..12 => Step::WaitEvents { group, micros: self.random.below(300) },
-            12..18 => Step::Subscribe { group },
-            18..28 => Step::Deliver { micros: self.random.below(100) },
+            0..28 => Step::WaitEvents { group, micros: self.random.below(300) },
             28..36 => Step::Trigger { group, micros: self.random.below(300) },
             36..44 => Step::Stall { group, micros: self.random.below(100) },
             44..56 => Step::Peak { group, bytes: self.random.bytes(14) },

@@ -203,22 +203,15 @@ impl Row {
     }
 }
 
-/// Reads the statistics of `nodes`, all of which are `top` or below it. Flushes them before, if told so.
-///
-/// - I1. The values of one subsystem are of one moment in all groups (`stats::copy`).
-/// - I2. A subsystem is flushed once, and those that share one tree together. Memory for the values is allocated before.
-fn read_statistics(
-    top: &'static Node,
-    flush: bool,
-    nodes: impl ExactSizeIterator<Item = &'static Node> + Clone,
-) -> Vec<Table> {
+/// Reads the statistics of `nodes`, all of which are `top` or below it, parents first. With `flush`, it flushes each
+/// subsystem first, and those that share one tree together.
+fn read_statistics(top: &'static Node, flush: bool, nodes: &[&'static Node]) -> Vec<Table> {
     let mut flushed: Vec<&UpdateTree> = Vec::new();
     let read = |(subsystem, store): (Subsystem, &'static StatStore)| {
-        let stats = subsystem.stats.len();
         let is_flushed = flushed.iter().any(|tree| std::ptr::eq(*tree, store.updates));
         let flush = (flush && !is_flushed).then_some(top);
         flushed.extend(flush.map(|_| store.updates));
-        let mut values = copy::copy(store, flush, stats, nodes.clone());
+        let mut values = copy::copy(store, flush, subsystem.stats.len(), nodes);
         subsystem.to_units(&mut values);
         Table { subsystem, values, is_read: false }
     };

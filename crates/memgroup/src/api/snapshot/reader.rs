@@ -94,7 +94,8 @@ impl SnapshotReader {
     /// Reads the figures of some groups, and calls `rest` as [`Group::snapshot_with`] does.
     ///
     /// [`GroupSnapshot::parent`] is a position in the returned list, or `None` if the group above was not chosen. Counts of groups below, waiters and
-    /// `usage_exact_bytes` include all groups. Statistics are flushed by the first call; each call copies those of its groups at one moment.
+    /// `usage_exact_bytes` include all groups. Statistics are flushed by the first call.
+    /// Each call copies those of its groups, so that counts of a group are at least the sum of those below it.
     ///
     /// # Panics
     /// If `positions` are not in ascending order, or there is no group at one of them.
@@ -103,9 +104,9 @@ impl SnapshotReader {
             positions.is_sorted_by(|one, next| one < next),
             "positions of groups are not in ascending order"
         );
-        let nodes = positions.iter().map(|&at| self.listing.groups[at].group.node());
+        let nodes: Vec<_> = positions.iter().map(|&at| self.listing.groups[at].group.node()).collect();
         let top = self.listing.groups[0].group.node();
-        let tables: Arc<[Table]> = read_statistics(top, self.sums.is_none(), nodes).into();
+        let tables: Arc<[Table]> = read_statistics(top, self.sums.is_none(), &nodes).into();
         let mut groups: Vec<GroupSnapshot> = Vec::with_capacity(positions.len());
         // The chosen groups above the next one, the nearest last: positions in the listing and in `groups`.
         let mut above: Vec<(usize, usize)> = Vec::new();

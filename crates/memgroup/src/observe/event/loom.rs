@@ -14,7 +14,6 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{UNIT, explore, explore_up_to, lone_group};
 use crate::charge::reclaimer;
 use crate::counter::events::{Event, Events};
-use crate::observe::event::deliver::deliver;
 use crate::observe::event::{EventsAfter, count, wait};
 use crate::observe::wait::charges::ChargeQueue;
 use crate::observe::wait::tasks::{TaskWaker, WaitEnded};
@@ -48,24 +47,6 @@ fn one_waits_while_the_group_is_removed() {
     let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), Deadline::NEVER));
     group.shared().remove(group).unwrap();
     assert_eq!(waiter.join().unwrap(), None);
-}
-
-/// Two threads deliver once each. The event counted during the first call is for the other thread.
-fn two_deliver() {
-    let node = lone_group(1, UNIT);
-    // Neither is dropped: in a model that fails their locks are gone.
-    let group = ManuallyDrop::new(Group::pinned(node));
-    let subscription = ManuallyDrop::new(group.on_events(move |_, events| {
-        if events.max == 1 {
-            count(node, Event::Max);
-        }
-    }));
-    let far = Instant::now() + Duration::from_secs(3600);
-    let deliverer = thread::spawn(move || deliver(node.shared(), far));
-    count(node, Event::Max);
-    assert_eq!(deliver(node.shared(), far), 1);
-    assert_eq!(deliverer.join().unwrap(), 1);
-    assert_eq!(subscription.report().calls, 2);
 }
 
 /// Unparks its thread, and takes the lock of the list as a task that polls at once would.
@@ -228,11 +209,6 @@ fn a_removal_wakes_the_waiters_of_its_group() {
 }
 
 #[test]
-fn delivers_events_counted_during_a_call() {
-    explore_up_to(2, two_deliver);
-}
-
-#[test]
 #[should_panic(expected = "deadlock")]
 fn sleeps_on_when_an_event_looks_without_a_fence() {
     mutation::with(Mutation::EventLooksWithoutFence, || explore(one_waits_for_an_event));
@@ -242,12 +218,6 @@ fn sleeps_on_when_an_event_looks_without_a_fence() {
 #[should_panic(expected = "deadlock")]
 fn sleeps_on_when_a_waiter_looks_before_it_is_armed() {
     mutation::with(Mutation::WaiterLooksBeforeItIsArmed, || explore(one_waits_for_an_event));
-}
-
-#[test]
-#[should_panic(expected = "deadlock")]
-fn loses_an_event_when_a_callback_returns_in_silence() {
-    mutation::with(Mutation::CallbackReturnsInSilence, || explore_up_to(2, two_deliver));
 }
 
 #[test]

@@ -6,7 +6,6 @@
 //!   the two sees the other, so no wake-up is lost. A waiter is a thread or a task. Loom: `an_event_wakes_its_waiter`, `an_event_wakes_its_task`,
 //!   and their twins with a fault each.
 
-mod deliver;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 
@@ -20,7 +19,6 @@ use memgroup_sync::atomic::Ordering;
 use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event, Events};
-pub use crate::observe::event::deliver::{EventSubscription, SubscriptionReport};
 use crate::observe::wait::list::{Target, begin_for_events};
 use crate::observe::wait::tasks::{TaskWait, WaitEnded};
 use crate::observe::wait::{WaitKind, Wake};
@@ -49,7 +47,6 @@ fn wake_watchers(node: &'static Node) {
         node.shared().waits().wake_armed(|group, target| match target {
             Target::Group(Reach::Local) => std::ptr::eq(group, node),
             Target::Group(Reach::Subtree) => node.is_within(group),
-            Target::Callbacks => true,
             Target::Trigger(_) | Target::Untold => false,
         });
     }

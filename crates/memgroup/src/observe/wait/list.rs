@@ -51,8 +51,6 @@ const PLACES: usize = if cfg!(memgroup_loom) { 4 } else { 1024 };
 pub(crate) enum Target {
     /// Events of its group.
     Group(Reach),
-    /// Every event that a callback could be due for. Such a wait is of the hierarchy, and in no report.
-    Callbacks,
     /// The firing of the trigger with its state at this address, or the begin of a stall for which it dozes.
     Trigger(usize),
     /// Tasks that are untold. Such a wait is of a reclaimer, and in no report.
@@ -101,7 +99,7 @@ impl Entry {
 
     /// Whether it is of a group, and not of the whole hierarchy.
     fn is_of_a_group(&self) -> bool {
-        !matches!(self.target, Some(Target::Callbacks | Target::Untold))
+        self.target != Some(Target::Untold)
     }
 
     fn take_told(&mut self) -> Option<Wake> {

@@ -6,7 +6,6 @@ pub(crate) mod miss_counts;
 pub(crate) mod registry;
 pub(crate) mod stat;
 pub(crate) mod store;
-pub(crate) mod tree_copy;
 pub(crate) mod update_tree;
 
 /// The most subsystems of one hierarchy, the three built-in ones included.

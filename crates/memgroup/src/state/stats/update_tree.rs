@@ -14,7 +14,6 @@ use crate::base::mutation::{self, Mutation};
 use crate::state::config::DEPTH_LARGEST;
 use crate::state::stats::flushed::END;
 use crate::state::stats::store::StatStore;
-use crate::state::stats::tree_copy::TreeCopy;
 
 /// The update tree of one subsystem. Aligned, so that readers of different subsystems share no cache line.
 #[repr(align(128))]
@@ -23,8 +22,6 @@ pub(crate) struct UpdateTree {
     /// Number of flushes that have begun.
     epoch: AtomicU64,
     state: Mutex<FlushState>,
-    /// Held by the thread that copies the values of many groups. It is taken before `state`.
-    copying: Mutex<()>,
     /// The first in the list of releases that are left to the thread with the turn (`stats::release`), by the group's number; `TOP` for none.
     /// Written under the tree lock.
     pub(crate) unsettled: AtomicU32,
@@ -43,8 +40,6 @@ pub(crate) struct FlushState {
     pub(crate) heads: Vec<u32>,
     /// The subsystems that are flushed together: one, unless the hierarchy has a single tree.
     pub(crate) members: Vec<&'static StatStore>,
-    /// The copy of many groups' values that is under way.
-    pub(crate) copy: Option<TreeCopy>,
     last: Option<Last>,
 }
 
@@ -71,14 +66,12 @@ impl UpdateTree {
             deltas: Vec::new(),
             heads: vec![END; DEPTH_LARGEST as usize + 1],
             members: Vec::new(),
-            copy: None,
             last: None,
         };
         UpdateTree {
             marks: Marks::new(rows, places_max),
             epoch: AtomicU64::new(0),
             state: Mutex::new(state),
-            copying: Mutex::new(()),
             unsettled: AtomicU32::new(TOP.0),
             is_dated: AtomicBool::new(false),
         }
@@ -110,11 +103,6 @@ impl UpdateTree {
     /// As `lock`, behind a thread that waits already.
     pub(crate) fn lock_behind(&self) -> MutexGuard<'_, FlushState> {
         self.state.lock_behind()
-    }
-
-    /// Waits for the right to copy the values of many groups. The caller has no turn.
-    pub(crate) fn lock_copies(&self) -> MutexGuard<'_, ()> {
-        self.copying.lock()
     }
 
     /// The right to flush, if no thread has it.

@@ -1,11 +1,10 @@
-//! Events: counts, wake-ups, and callbacks that misbehave.
+//! Events: counts and wake-ups.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use super::future::{executor, running};
 
-mod callbacks;
 mod counts;
 mod storm;
 mod tasks;

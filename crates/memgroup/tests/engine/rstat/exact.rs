@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use memgroup::{
     Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource, Stat, Statistics, Subsystem,
-    TreeStats,
 };
 use memgroup_percpu::pin_virtual;
 use proptest::prelude::*;
@@ -188,14 +187,14 @@ impl Model {
     }
 
     fn check_tree(&self, top: &Held, subsystem: usize) {
-        let mut tree = TreeStats::new();
-        self.statistics[subsystem].read_tree(&top.group, Freshness::Fresh, &mut tree);
+        let name = self.statistics[subsystem].name();
         let by_id: BTreeMap<_, _> = self.held.iter().map(|held| (held.group.id(), held.number)).collect();
-        for row in tree.iter() {
-            let number = by_id[&row.group];
-            let width = row.local.len();
-            assert_eq!(row.local, &self.local[number][subsystem][..width]);
-            assert_eq!(row.subtree, &self.subtree(number, subsystem)[..width]);
+        for row in top.group.snapshot().groups.iter().filter(|row| row.online) {
+            let number = by_id[&row.id];
+            let values = row.subsystem(name).unwrap();
+            let width = values.local.len();
+            assert_eq!(values.local, &self.local[number][subsystem][..width]);
+            assert_eq!(values.hierarchical, &self.subtree(number, subsystem)[..width]);
         }
     }
 

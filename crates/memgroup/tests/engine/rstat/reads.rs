@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memgroup::{Freshness, Reach, Stat, Subsystem, TreeStats};
+use memgroup::{Freshness, Reach, Stat, Subsystem};
 
 use super::{BUILT, HELD, HITS, add_on, fixture, local, panic_of, subtree};
 
@@ -89,11 +89,13 @@ fn reads_times_in_microseconds_without_losing_a_part() {
     cache.read(&group, Reach::Subtree, Freshness::Fresh, &mut values);
     assert_eq!(values, [0, 0, 3002]);
     assert_eq!(cache.text(&group, Freshness::Fresh), "hits 0\nheld 0\nbuild_usec 3002\n");
-    let mut tree = TreeStats::new();
-    cache.read_tree(&hierarchy.root(), Freshness::Fresh, &mut tree);
-    let times: Vec<_> =
-        tree.iter().map(|row| (row.local[BUILT.index()], row.subtree[BUILT.index()])).collect();
-    assert_eq!(times, [(0, 3002), (3002, 3002)]);
+    let snapshot = hierarchy.snapshot();
+    let times: Vec<_> = snapshot
+        .groups
+        .iter()
+        .map(|row| [Reach::Local, Reach::Subtree].map(|reach| row.statistic(BUILT, reach).unwrap()))
+        .collect();
+    assert_eq!(times, [[0, 3002], [3002, 3002]]);
 }
 
 #[test]
@@ -145,23 +147,6 @@ fn dates_a_flush_by_its_beginning() {
 }
 
 #[test]
-fn reads_a_tree_no_older_than_allowed() {
-    let (hierarchy, cache) = fixture(2);
-    let parent = hierarchy.create("/parent").unwrap();
-    let leaf = parent.create("leaf").unwrap();
-    let mut tree = TreeStats::new();
-    let mut at_most = |age| {
-        cache.add(&leaf, HITS, 1);
-        cache.read_tree(&parent, Freshness::AtMost(age), &mut tree);
-        tree.iter().map(|row| row.subtree[HITS.index()]).collect::<Vec<_>>()
-    };
-    let (hour, moment) = (Duration::from_secs(3600), Duration::ZERO);
-    assert_eq!(at_most(hour), [1, 1], "never flushed is older than any age");
-    assert_eq!(at_most(hour), [1, 1], "it was flushed within the hour");
-    assert_eq!(at_most(moment), [3, 3]);
-}
-
-#[test]
 fn flushes_a_new_group_in_a_used_place() {
     let (hierarchy, cache) = fixture(1);
     let at = |group: &memgroup::Group| {
@@ -194,23 +179,16 @@ fn adds_up_a_subtree_with_its_released_groups() {
         leaf.remove().unwrap();
     }
     drop(leaves);
-    let mut tree = TreeStats::new();
-    assert!(tree.is_empty());
-    cache.read_tree(&hierarchy.root(), Freshness::Fresh, &mut tree);
-    assert_eq!(tree.len(), 12, "the root, the parent, ten leaves");
-    let rows: Vec<_> = tree.iter().collect();
-    assert_eq!((rows[0].group, rows[1].group), (hierarchy.root().id(), parent.id()));
-    assert_eq!((rows[0].local[HITS.index()], rows[0].subtree[HITS.index()]), (0, 7 + (1 << 20) - 1));
-    assert_eq!((rows[1].local[HITS.index()], rows[1].subtree[HITS.index()]), (7, 7 + (1 << 20) - 1));
-    let online: i64 = rows[2..].iter().map(|row| row.subtree[HITS.index()]).sum();
-    assert_eq!(online, (1 << 10) - 1);
-    assert!(rows[2..].iter().all(|row| row.local == row.subtree));
-
-    cache.add(&parent, HITS, 1);
-    cache.read_tree(&parent, Freshness::Flushed, &mut tree);
-    assert_eq!(tree.iter().next().unwrap().local[HITS.index()], 7, "as the last flush left it");
-    cache.read_tree(&parent, Freshness::Fresh, &mut tree);
-    assert_eq!((tree.len(), tree.iter().next().unwrap().local[HITS.index()]), (11, 8));
+    let snapshot = hierarchy.snapshot();
+    let rows: Vec<_> = snapshot.groups.iter().map(|row| row.subsystem(cache.name()).unwrap()).collect();
+    assert_eq!(rows.len(), 12, "the root, the parent, ten leaves");
+    let local = |at: usize| rows[at].local[HITS.index()];
+    let subtree = |at: usize| rows[at].hierarchical[HITS.index()];
+    assert_eq!((snapshot.groups[0].id, snapshot.groups[1].id), (hierarchy.root().id(), parent.id()));
+    assert_eq!((local(0), subtree(0)), (0, 7 + (1 << 20) - 1));
+    assert_eq!((local(1), subtree(1)), (7, 7 + (1 << 20) - 1));
+    assert_eq!((2..12).map(subtree).sum::<i64>(), (1 << 10) - 1);
+    assert!(rows[2..].iter().all(|row| row.local == row.hierarchical));
 }
 
 #[test]

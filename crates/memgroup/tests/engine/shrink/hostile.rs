@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use memgroup::{
-    Ask, CallsError, Charge, Config, Count, Freshness, Group, GroupShrinker, Hierarchy, Maintenance,
-    Quarantine, Registration, Scan, ShrinkerConfig, SlotSource, TreeStats,
+    Ask, CallsError, Charge, Config, Count, Group, GroupShrinker, Hierarchy, Maintenance, Quarantine,
+    Registration, Scan, ShrinkerConfig, SlotSource,
 };
 
 use super::cache::{BATCH, Made, PAGE, Tenant, add, parent, plenty};
@@ -60,7 +60,7 @@ fn call_all(hierarchy: &Hierarchy, tenants: &Group, number: u64) {
     let tenant = Tenant::new(&inner, "tenant");
     tenant.fill(1);
     hierarchy.maintain(Maintenance::new().expedited());
-    hierarchy.memory().read_tree(&hierarchy.root(), Freshness::Fresh, &mut TreeStats::new());
+    drop(hierarchy.snapshot());
     for report in hierarchy.shrinkers() {
         assert!(tenants.ask_shrinker(report.id, PAGE).is_err(), "reclaim within reclaim");
     }

@@ -22,7 +22,6 @@ fn check(snapshot: &Snapshot) {
         assert_eq!(group.path, format!("{above}/{}", group.name));
         assert!(parent.online || !group.online, "{} is online below a group that is not", group.path);
         assert_eq!(group.online, group.dying.is_none());
-        // Statistics are of one moment.
         let rbytes =
             |group: &memgroup::GroupSnapshot| group.statistic(stats::io::RBYTES, Reach::Subtree).unwrap();
         assert!(rbytes(group) <= rbytes(parent), "{}", group.path);
@@ -140,7 +139,7 @@ fn come_and_go(h: &Hierarchy, top: &Group, added: &AtomicI64, stop: &AtomicBool)
     }
 }
 
-/// Takes snapshots, each of which must have all additions that were counted before it, and add up.
+/// Takes snapshots, each of which must have all additions that were counted before it, and in each group those below it.
 fn take_and_check(h: &Hierarchy, snapshots: usize, added: &AtomicI64) {
     for _ in 0..snapshots {
         // ORDERING: Acquire; pairs with the Release of the adding threads.
@@ -153,10 +152,7 @@ fn take_and_check(h: &Hierarchy, snapshots: usize, added: &AtomicI64) {
         for (at, group) in snapshot.groups.iter().enumerate() {
             let below: i64 = snapshot.children(at).map(|child| rbytes(child, Reach::Subtree)).sum();
             let (local, subtree) = (rbytes(group, Reach::Local), rbytes(group, Reach::Subtree));
-            // Those of the groups that came and went are in no other.
-            let is_sum =
-                if group.path == "/top" { subtree >= local + below } else { subtree == local + below };
-            assert!(is_sum, "{}: {subtree} is not {local} and {below}", group.path);
+            assert!(subtree >= local + below, "{}: {subtree} is less than {local} and {below}", group.path);
         }
     }
 }

@@ -134,7 +134,7 @@ fn injects_failures_into_waits_and_moves() {
     let (_hierarchy, tenants) = parent(2, 64);
     let (alice, bob) = (tenants.create("alice").unwrap(), tenants.create("bob").unwrap());
     let mut held = bob.try_charge(PAGE).unwrap();
-    let injection = alice.inject_failures(1.0, 1).unwrap();
+    let injection = alice.inject_failures_at(..);
     assert_eq!(alice.charge_until(PAGE, far()).unwrap_err().kind(), ChargeErrorKind::Injected);
     assert_eq!(held.try_move_to(&alice).unwrap_err().kind(), ChargeErrorKind::Injected);
     assert_eq!((held.group() == bob, injection.failed()), (true, 2));
