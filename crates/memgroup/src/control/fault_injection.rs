@@ -108,7 +108,8 @@ impl Injections {
 
     fn mark(&self, node: &'static Node) {
         let is_covered = self.0.lock().iter().any(|injection| node.is_within(injection.top));
-        if is_covered != node.marks.has_injection() {
+        // A new group uses its stock, although its place may have the mark of the last group still.
+        if is_covered || node.marks.has_injection() {
             node.inject(is_covered);
         }
     }
@@ -286,12 +287,16 @@ mod tests {
             let place = covered.id().node();
             covered.remove().unwrap();
             drop(covered);
+            let again = hierarchy.create("/top/again").unwrap();
+            assert!(again.id().node() == place && again.try_charge(64).is_err());
+            again.remove().unwrap();
+            drop(again);
             let other = hierarchy.create("/other").unwrap();
             assert_eq!(other.id().node(), place, "round {round} is to use the place again");
             assert!(other.try_charge(64).is_ok() && hits_stock(&other));
             other.remove().unwrap();
         }
-        assert_eq!(injection.failed(), 3);
+        assert_eq!(injection.failed(), 6);
     }
 
     #[test]
