@@ -51,7 +51,7 @@ pub use lifecycle::ended::EndedGroup;
 pub use lifecycle::maintenance::{Maintained, Maintenance};
 pub use lifecycle::memory::PerCpuStats;
 pub use lifecycle::owned::OwnedGroup;
-pub use memgroup_percpu::{PageSize, SlotSource};
+pub use memgroup_percpu::SlotSource;
 pub use observe::event::EventsAfter;
 pub use observe::pressure::{
     Fired, Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall,
@@ -65,6 +65,8 @@ pub use reclaim::{
 pub use state::config::{Config, ConfigError};
 pub use state::stats::stat::{RegisterError, Stat, StatKey, StatKind, Subsystem};
 pub use state::stats::{Reach, SUBSYSTEMS_MAX};
+#[doc(hidden)]
+pub use state::tuning;
 pub use stats::flush::Freshness;
 pub use stats::stock_stats::StockStats;
 pub use tree::error::{ChargeError, ChargeErrorKind};

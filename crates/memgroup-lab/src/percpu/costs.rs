@@ -162,7 +162,7 @@ fn come_and_go(groups: &Groups, cycles: usize, maintains: bool) -> Result<()> {
 mod tests {
     use super::*;
     use crate::Error;
-    use memgroup::PageSize;
+    use memgroup::tuning::PageSize;
     use memgroup_percpu::SlotSource;
 
     #[test]

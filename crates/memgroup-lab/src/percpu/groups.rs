@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use memgroup::tuning::{PageSize, Tuning};
 use memgroup::{
-    Charge, Config, Freshness, Group, Hierarchy, Maintenance, PageSize, Reach, Stat, StatKey, Statistics,
-    Subsystem,
+    Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, Stat, StatKey, Statistics, Subsystem,
 };
 use memgroup_percpu::{SlotSource, pin_virtual};
 

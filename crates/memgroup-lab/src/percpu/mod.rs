@@ -18,7 +18,7 @@ mod sizes;
 use std::io::Write;
 use std::time::Instant;
 
-use memgroup::PageSize;
+use memgroup::tuning::PageSize;
 
 use self::groups::{Footprint, Groups, Member, Mode, Plan, page_name};
 use crate::Args;

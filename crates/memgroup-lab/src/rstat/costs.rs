@@ -19,6 +19,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memgroup::stats::{cpu, memory};
+use memgroup::tuning::Tuning;
 use memgroup::{Config, Freshness, Reach, SlotSource, Stat, StatKey, Statistics, Subsystem};
 use memgroup_percpu::pin_virtual;
 

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memgroup::stats::{cpu, io, memory};
+use memgroup::tuning::Tuning;
 use memgroup::{Config, Freshness, Group, Reach, SlotSource, Stat, StatKey, Statistics, Subsystem, scope};
 use memgroup_percpu::pin_virtual;
 

@@ -220,8 +220,7 @@ pub(crate) fn is_under_way(shared: &'static Shared) -> bool {
 
 /// Whether a pass should begin (P1).
 fn is_worth_it(shared: &'static Shared, tree: &Tree) -> bool {
-    shared.config.depopulate()
-        && 2 * reclaimable(tree) > u64::from(tree.online())
+    2 * reclaimable(tree) > u64::from(tree.online())
         && reclaimable_bytes(shared, tree) > shared.config.float_bytes().max(FREED_LEAST)
 }
 
@@ -337,9 +336,6 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
 pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained {
     let mut steps = shared.upkeep().steps.lock();
     let (mut done, before) = (Maintained::default(), memory::returned_bytes(shared));
-    if !shared.config.depopulate() {
-        return done;
-    }
     *steps = Steps::default();
     let (now, pace) = (options.now.unwrap_or_else(Instant::now), Pace::whole());
     let wait = || grace::synchronize(options.form);

@@ -58,7 +58,6 @@ pub struct Config {
     pub(crate) page_size: PageSize,
     pub(crate) float_bytes: u64,
     pub(crate) decay: Duration,
-    pub(crate) depopulate: bool,
     pub(crate) relocate: bool,
     pub(crate) maintain_on_removal: bool,
     pub(crate) demote_after: Option<Duration>,
@@ -140,7 +139,6 @@ impl Config {
             page_size: PageSize::of_system(),
             float_bytes: 1 << 20,
             decay: Duration::from_secs(10),
-            depopulate: true,
             relocate: true,
             maintain_on_removal: true,
             demote_after: None,
@@ -205,13 +203,6 @@ impl Config {
         self.account_root
     }
 
-    /// Whether each subsystem's statistics have a tree of their own, as they should: a reader of one then pays for no other. One
-    /// tree for all, as Linux had before 6.16, is for comparison.
-    #[must_use]
-    pub fn separate_trees(self, separate: bool) -> Config {
-        Config { separate_trees: separate, ..self }
-    }
-
     /// Whether the time that threads spend in [`scope`](crate::scope)s is counted, in the subsystem `cpu`. That reads the clock when
     /// a scope begins and when it ends.
     #[must_use]
@@ -229,8 +220,8 @@ impl Config {
         Config { scope_time_of: one_in, ..self }
     }
 
-    /// Whether a charge that does not fit has [shrinkers](crate::Shrinker) make room before it is refused. Without, they give back only where
-    /// [`Group::reclaim`](crate::Group::reclaim) asks.
+    /// Sets whether a charge that does not fit has [shrinkers](crate::Shrinker) make room before it is refused. Without,
+    /// they give back only where [`Group::reclaim`](crate::Group::reclaim) asks them to.
     #[must_use]
     pub fn reclaim(self, reclaim: bool) -> Config {
         Config { reclaim, ..self }
@@ -249,31 +240,6 @@ impl Config {
     #[must_use]
     pub fn reclaim_reserve_bytes(self, bytes: u64) -> Config {
         Config { reclaim_reserve_bytes: bytes, ..self }
-    }
-
-    /// The granule in which per-CPU memory is populated and given back: the system's page unless told otherwise.
-    #[must_use]
-    pub fn page_size(self, page_size: PageSize) -> Config {
-        Config { page_size, ..self }
-    }
-
-    /// Per-CPU memory without a live byte that may stay for later groups, in bytes over all slots. A part that was not needed for
-    /// `decay` goes back too.
-    #[must_use]
-    pub fn float(self, bytes: u64, decay: Duration) -> Config {
-        Config { float_bytes: bytes, decay, ..self }
-    }
-
-    /// Whether per-CPU memory goes back to the system before the hierarchy ends.
-    #[must_use]
-    pub fn depopulate(self, depopulate: bool) -> Config {
-        Config { depopulate, ..self }
-    }
-
-    /// Whether records move while they are in use, so that pages become free that a few groups would pin.
-    #[must_use]
-    pub fn relocate(self, relocate: bool) -> Config {
-        Config { relocate, ..self }
     }
 
     /// Whether removals and creations do the work of [`maintain`](crate::Hierarchy::maintain) in steps, once as much as half of the live
@@ -302,7 +268,8 @@ impl Config {
         Config { protected_reserve_bytes: bytes, ..self }
     }
 
-    /// Whether a charge for which nothing can be reclaimed has a group [killed](crate::KillHook) before it is refused. Only groups with a hook can be killed.
+    /// Sets whether a charge for which nothing can be reclaimed has a group [killed](crate::KillHook) before it is refused.
+    /// Only groups with a hook can be killed.
     #[must_use]
     pub fn oom(self, kills: bool) -> Config {
         Config { oom: kills, ..self }

@@ -11,4 +11,5 @@ pub(crate) mod settings;
 pub(crate) mod stalls;
 pub(crate) mod stats;
 pub(crate) mod stock_word;
+pub mod tuning;
 pub(crate) mod waiting;

@@ -114,7 +114,6 @@ settings! {
     reclaim_patience: Duration,
     reclaim_reserve_bytes: u64,
     float_bytes: u64,
-    depopulate: bool,
     relocate: bool,
     maintain_on_removal: bool,
     demote_after: Option<Duration>,

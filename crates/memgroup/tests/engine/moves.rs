@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{
     Charge, Config, Freshness, Group, Hierarchy, Maintained, Maintenance, Reach, SlotSource, Statistics,
 };

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use memgroup::{
-    ApplyError, BYTES_MAX, Config, GroupError, GroupSpec, Hierarchy, PageSize, SlotSource, TreeSpec,
-};
+use memgroup::{ApplyError, BYTES_MAX, Config, GroupError, GroupSpec, Hierarchy, SlotSource, TreeSpec};
 use serde::de::DeserializeOwned;
 
 fn virtual_config() -> Config {
@@ -30,16 +28,10 @@ fn reads_each_setting_of_a_configuration() {
         stock_cap_bytes = "64K"
         stock_budget_bytes = 1048576
         account_root = false
-        separate_trees = false
         scope_time = false
         reclaim = false
         reclaim_patience = "500ms"
         reclaim_reserve_bytes = "1M"
-        page_size = "64K"
-        float_bytes = "2M"
-        decay = "5s"
-        depopulate = false
-        relocate = false
         maintain_on_removal = false
         demote_after = "10min"
         protected_reserve_bytes = "3M"
@@ -55,15 +47,10 @@ fn reads_each_setting_of_a_configuration() {
         .stock_cap_bytes(64 << 10)
         .stock_budget_bytes(1 << 20)
         .account_root(false)
-        .separate_trees(false)
         .scope_time(false)
         .reclaim(false)
         .reclaim_patience(Duration::from_millis(500))
         .reclaim_reserve_bytes(1 << 20)
-        .page_size(PageSize::Kib64)
-        .float(2 << 20, Duration::from_secs(5))
-        .depopulate(false)
-        .relocate(false)
         .maintain_on_removal(false)
         .demote_after(Some(Duration::from_secs(600)))
         .protected_reserve_bytes(3 << 20)
@@ -74,8 +61,8 @@ fn reads_each_setting_of_a_configuration() {
     assert_eq!(toml::from_str::<Config>("").unwrap(), Config::new());
     let sampled: Config = toml::from_str("scope_time_sampled = 32").unwrap();
     assert_eq!(sampled, Config::new().scope_time_sampled(32));
-    let read: Config = serde_json::from_str(r#"{"demote_after": "never", "decay": "7us"}"#).unwrap();
-    assert_eq!(read, Config::new().float(1 << 20, Duration::from_micros(7)));
+    let read: Config = serde_json::from_str(r#"{"demote_after": "never", "kill_patience": "7s"}"#).unwrap();
+    assert_eq!(read, Config::new().kill_patience(Duration::from_secs(7)));
     assert!(Hierarchy::new(read).is_ok());
 }
 
@@ -100,7 +87,7 @@ fn errors_of_a_configuration_name_the_key_and_the_allowed_values() {
         ),
         ("stock_cap_bytes = 'max'", "key `stock_cap_bytes` of the configuration is \"max\"; allowed: bytes"),
         ("stock_cap_bytes = '9M'", "the configuration: stock_cap_bytes is 9437184; allowed: 0 to 8 MiB"),
-        ("oom = 1", "key `oom` of the configuration is 1; allowed: true or false"),
+        ("pressure = 1", "key `pressure` of the configuration is 1; allowed: true or false"),
         ("kill_patience = 5", "key `kill_patience` of the configuration is 5; allowed: 1ms to 1h, as a text"),
         ("kill_patience = '5'", "key `kill_patience` of the configuration is \"5\"; allowed"),
         ("kill_patience = '5 s'", "key `kill_patience` of the configuration is \"5 s\"; allowed"),
@@ -108,18 +95,17 @@ fn errors_of_a_configuration_name_the_key_and_the_allowed_values() {
             "kill_patience = '2h'",
             "the configuration: kill_patience, in us, is 7200000000; allowed: 1000 to 3600000000",
         ),
-        ("decay = '99999999999999999999h'", "key `decay` of the configuration is"),
-        ("decay = '9999999999999999999h'", "key `decay` of the configuration is"),
-        ("page_size = '5K'", "key `page_size` of the configuration is \"5K\"; allowed: \"4K\", \"16K\""),
+        ("demote_after = '99999999999999999999h'", "key `demote_after` of the configuration is"),
+        ("demote_after = '9999999999999999999h'", "key `demote_after` of the configuration is"),
         ("slots = 'virtual:0'", "key `slots` of the configuration is \"virtual:0\"; allowed: \"detect\""),
     ] {
         let error = toml_error::<Config>(text);
         assert!(error.contains(said), "{text}: {error}");
     }
-    let error = json_error::<Config>(r#"{"oom": true, "oom": false}"#);
-    assert!(error.contains("key `oom` of the configuration stands twice; allowed: once"), "{error}");
-    let error = json_error::<Config>(r#"{"oom": null}"#);
-    assert!(error.contains("key `oom` of the configuration is null; allowed: true or false"), "{error}");
+    let error = json_error::<Config>(r#"{"pressure": true, "pressure": false}"#);
+    assert!(error.contains("key `pressure` of the configuration stands twice; allowed: once"), "{error}");
+    let error = json_error::<Config>(r#"{"pressure": null}"#);
+    assert!(error.contains("key `pressure` of the configuration is null; allowed: true or false"), "{error}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use memgroup::tuning::Tuning;
 use memgroup::{
     Ask, Charge, Config, Count, Freshness, Group, Hierarchy, KillAnswer, KillRequest, Maintenance, Reach,
     Scan, Shrinker, ShrinkerConfig, SlotSource, stats,

@@ -3,7 +3,8 @@
 
 use core::time::Duration;
 
-use memgroup::{Config, GroupError, Hierarchy, Maintenance, PageSize};
+use memgroup::tuning::{PageSize, Tuning};
+use memgroup::{Config, GroupError, Hierarchy, Maintenance};
 use memgroup_percpu::{Arena, Call, inject, pin_virtual};
 
 use crate::{STOCK_BYTES, TENANT_BYTES, Tenant, alone, config, levels, maintain, used_on_all_slots};

@@ -3,7 +3,8 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use memgroup::{Group, Hierarchy, Maintenance, PageSize};
+use memgroup::tuning::{PageSize, Tuning};
+use memgroup::{Group, Hierarchy, Maintenance};
 use memgroup_percpu::pin_virtual;
 
 use crate::gauges::nth;

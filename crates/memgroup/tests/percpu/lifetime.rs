@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{Freshness, Hierarchy, Maintenance, Reach, SlotSource};
 use memgroup_percpu::pin_virtual;
 

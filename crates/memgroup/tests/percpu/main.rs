@@ -21,8 +21,9 @@ mod smaps;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use memgroup::tuning::PageSize;
 use memgroup::{
-    Config, Freshness, Group, Hierarchy, Maintenance, PageSize, PerCpuStats, Reach, SlotSource, Statistics,
+    Config, Freshness, Group, Hierarchy, Maintenance, PerCpuStats, Reach, SlotSource, Statistics,
 };
 use memgroup_percpu::pin_virtual;
 

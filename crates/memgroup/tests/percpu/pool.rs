@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{Config, Freshness, GroupError, Hierarchy, Maintenance, Reach, Stat, Subsystem, stats};
 
 use super::{config, in_its_own_process};

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use memgroup::{Config, Hierarchy, Maintenance, PageSize, PerCpuStats, Reach};
+use memgroup::tuning::{PageSize, Tuning};
+use memgroup::{Config, Hierarchy, Maintenance, PerCpuStats, Reach};
 
 use crate::{
     CHARGED_BYTES, TENANT_BYTES, Tenant, config, densely, go_on, in_its_own_process, levels, maintain,

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{Config, Hierarchy, Maintenance};
 use memgroup_sync::grace;
 

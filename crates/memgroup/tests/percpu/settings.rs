@@ -3,9 +3,9 @@
 use core::time::Duration;
 use std::time::Instant;
 
+use memgroup::tuning::{PageSize, Tuning};
 use memgroup::{
-    Freshness, Hierarchy, Maintained, Maintenance, PageSize, Reach, SUBSYSTEMS_MAX, Stat, StatKey, Subsystem,
-    scope, stats,
+    Freshness, Hierarchy, Maintenance, Reach, SUBSYSTEMS_MAX, Stat, StatKey, Subsystem, scope, stats,
 };
 
 use crate::gauges::nth;
@@ -33,18 +33,6 @@ fn removal_of_most(config: memgroup::Config) -> (Hierarchy, Vec<Tenant>, u64, u6
     }
     let after = hierarchy.percpu().populated_bytes;
     (hierarchy, staying, peak, after)
-}
-
-#[test]
-fn returns_nothing_without_depopulation() {
-    let _alone = alone();
-    let settings =
-        config(SLOTS).depopulate(false).float(0, Duration::ZERO).demote_after(Some(Duration::ZERO));
-    let (hierarchy, staying, peak, after) = removal_of_most(settings);
-    let done = hierarchy.maintain(Maintenance::new().all().expedited());
-    assert_eq!((after, done), (peak, Maintained::default()));
-    assert_eq!(hierarchy.percpu().populated_bytes, peak);
-    staying.iter().for_each(Tenant::check);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{Charge, Config, Hierarchy, SlotSource, StatKey, Statistics, stats};
 use memgroup_percpu::pin_virtual;
 

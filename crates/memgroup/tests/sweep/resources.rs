@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use memgroup::tuning::{PageSize, Tuning};
 use memgroup::{
-    Config, Freshness, Group, GroupError, Hierarchy, Maintenance, PageSize, Reach, SlotSource, Stat,
-    Subsystem,
+    Config, Freshness, Group, GroupError, Hierarchy, Maintenance, Reach, SlotSource, Stat, Subsystem,
 };
 use memgroup_percpu::{Call, inject, pin_virtual};
 use memgroup_sync::inject as chunks;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use memgroup_percpu::{PageSize, SlotSource};
+use memgroup_percpu::SlotSource;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::api::settings::table::{self, Key, Seen, Value};
@@ -13,9 +13,7 @@ const TRUTH: &str = "true or false";
 const SAMPLED: &str = "an integer from 1 to 65536";
 const BYTES: &str = "bytes, as an integer, or as a text of digits with K, M, G or T, such as \"64K\"";
 const TIME: &str = "1ms to 1h, as a text of digits with us, ms, s, min or h, such as \"500ms\"";
-const DECAY: &str = "a text of digits with us, ms, s, min or h, such as \"10s\"";
 const NEVER: &str = "a text of digits with us, ms, s, min or h, such as \"10s\", or \"never\"";
-const PAGE: &str = "\"4K\", \"16K\", \"64K\" or \"2M\"";
 const SLOTS: &str = "\"detect\"; \"mm_cid\", \"cpu_id\" or \"getcpu\" where the system has it; \"thread_hash:N\" or \"virtual:N\" \
                      with 1 to 4096 slots";
 const OWNER: &str = "the configuration";
@@ -41,7 +39,6 @@ const KEYS: &[Key<Config>] = &[
     key!(stock_cap_bytes, BYTES, bytes),
     key!(stock_budget_bytes, BYTES, bytes),
     key!(account_root, TRUTH, truth),
-    key!(separate_trees, TRUTH, truth),
     Key {
         name: "scope_time",
         allowed: TRUTH,
@@ -55,15 +52,6 @@ const KEYS: &[Key<Config>] = &[
     key!(reclaim, TRUTH, truth),
     key!(reclaim_patience, TIME, time),
     key!(reclaim_reserve_bytes, BYTES, bytes),
-    Key {
-        name: "page_size",
-        allowed: PAGE,
-        set: |config, value| page(value).map(|page| config.page_size = page),
-    },
-    key!(float_bytes, BYTES, bytes),
-    key!(decay, DECAY, time),
-    key!(depopulate, TRUTH, truth),
-    key!(relocate, TRUTH, truth),
     key!(maintain_on_removal, TRUTH, truth),
     Key { name: "demote_after", allowed: NEVER, set: demote_after },
     key!(protected_reserve_bytes, BYTES, bytes),
@@ -75,11 +63,6 @@ const KEYS: &[Key<Config>] = &[
 fn demote_after(config: &mut Config, value: &Value) -> Option<()> {
     config.demote_after = if value.text() == Some("never") { None } else { Some(value.time()?) };
     Some(())
-}
-
-fn page(value: &Value) -> Option<PageSize> {
-    let bytes = value.bytes()?;
-    PageSize::ALL.into_iter().find(|page| page.bytes() as u64 == bytes)
 }
 
 fn slots(value: &Value) -> Option<SlotSource> {
@@ -114,8 +97,7 @@ impl<'de> Visitor<'de> for ConfigTable {
     }
 }
 
-/// With the feature `serde`. The keys are named as the methods, and each may be missing. Of [`float`](Config::float) there are two, `float_bytes` and
-/// `decay`. Bytes are an integer, or a text such as `"64K"`; times are a text such as `"500ms"`. A wrong key or value is an error that names it and
+/// With the feature `serde`. The keys are named as the methods, and each may be missing. Bytes are an integer, or a text such as `"64K"`; times are a text such as `"500ms"`. A wrong key or value is an error that names it and
 /// the allowed ones.
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Config, D::Error> {

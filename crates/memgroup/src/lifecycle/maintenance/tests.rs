@@ -8,6 +8,7 @@ use xtask::Watchdog;
 
 use super::*;
 use crate::state::stats::builtin::MEMORY;
+use crate::state::tuning::Tuning;
 use crate::stats::{cpu, flush};
 use crate::{Config, Freshness, Group, Hierarchy, Reach, Stat, Subsystem};
 

@@ -6,6 +6,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{config, explore, explore_up_to, obtain};
 use crate::state::config::Config;
 use crate::state::stats::stat::{Stat, Subsystem};
+use crate::state::tuning::Tuning;
 use crate::stats::loom::{Reach, SUBSYSTEMS, add, child, flush, hierarchy, total, update};
 use crate::stats::register;
 use crate::tree::handle::Group;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{
     Charge, Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource, Stat, Statistics, Subsystem,
 };

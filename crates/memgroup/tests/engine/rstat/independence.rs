@@ -1,5 +1,6 @@
 //! A flush of one subsystem, or of one subtree, leaves the others alone.
 
+use memgroup::tuning::Tuning;
 use memgroup::{Config, Freshness, Reach, SlotSource, Stat, Subsystem};
 
 use super::{HITS, add_on, fixture, fixture_of, nth, subtree};

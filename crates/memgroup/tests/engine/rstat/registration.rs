@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{
     Config, Freshness, Hierarchy, Maintenance, Reach, SUBSYSTEMS_MAX, SlotSource, Stat, Subsystem, stats,
 };

@@ -4,6 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use memgroup::stats::cpu::{NR_SCOPES, SCOPE_USEC};
+use memgroup::tuning::Tuning;
 use memgroup::{Config, Hierarchy, Maintenance, SlotSource, scope, stats};
 
 use super::{HITS, fixture, local, nth, subtree};

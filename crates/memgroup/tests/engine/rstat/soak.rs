@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use memgroup::tuning::Tuning;
 use memgroup::{
     Config, Freshness, Group, Hierarchy, Maintenance, Reach, SlotSource, Stat, StatKey, Statistics,
     Subsystem, stats,

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
+use memgroup::tuning::Tuning;
 use memgroup::{Freshness, Group, GroupSnapshot, Hierarchy, Reach, Snapshot, stats};
 
 use super::{hierarchy, hierarchy_of};

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use memgroup::tuning::Tuning;
 use memgroup::{Config, GroupSnapshot, Hierarchy, Reach, Stat, Subsystem, stats};
 
 use super::{cache, hierarchy, hierarchy_of, paths};
