@@ -6,9 +6,9 @@
 use memgroup_sync::{grace, interleave};
 
 use crate::base::mutation::{self, Mutation};
+pub(crate) use crate::control::release::unpin;
 use crate::control::{held_back, oom, over_limit, waiters};
 use crate::counter::chain::{self, Charged, Climb, Refused, Until};
-use crate::counter::events;
 use crate::observe::event;
 use crate::reclaim::credit::{self, ReclaimCredit};
 use crate::stats::update::count_drain;
@@ -33,7 +33,7 @@ pub(crate) fn charge_forced(
 
 fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Result<(), Refused> {
     match outcome {
-        Ok(charged) => tell_events(node, charged),
+        Ok(charged) => event::after_charge(node, charged),
         Err(refused) => {
             let end = refused.level();
             let below = |level: &&'static Node| end.is_none_or(|end| !std::ptr::eq(*level, end));
@@ -47,13 +47,6 @@ fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Resul
         }
     }
     Ok(())
-}
-
-/// Wakes the threads that wait for the events that a charge of `node` counted.
-pub(crate) fn tell_events(node: &'static Node, charged: Charged) {
-    if charged.has_events {
-        events::levels(node).for_each(event::announce);
-    }
 }
 
 /// Takes `bytes` back from every level, and acts on the levels that are marked.
@@ -172,12 +165,4 @@ fn came_back(node: &'static Node) {
 /// After usage fell at `node` and above it with no look at the levels. The caller holds the node.
 pub(crate) fn fallen(node: &'static Node) {
     chain::levels(node).for_each(oom::after_uncharge);
-}
-
-/// Gives a reference from inside the tree back, and with the last one a group that was removed. The caller does not hold the tree lock.
-pub(crate) fn unpin(node: &'static Node) {
-    let (id, shared) = (node.id(), node.shared());
-    if node.unpin_inner() && node.counter.is_offline_now() {
-        shared.release_if_done(id);
-    }
 }

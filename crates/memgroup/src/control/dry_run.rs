@@ -60,11 +60,6 @@ pub(crate) fn let_charges_pass(top: &'static Node) {
     }
 }
 
-/// The usage at which a level that is marked OVER has stocks again.
-pub(crate) fn reopens_at(seen: Reading) -> u64 {
-    if seen.is_dry_run { seen.max - seen.max / 64 } else { seen.max }
-}
-
 /// The bytes that could be charged to `node` now: the least room that limits in force leave.
 pub(crate) fn headroom(node: &'static Node) -> u64 {
     chain::least_room(node, |level| {

@@ -15,7 +15,7 @@ use memgroup_sync::MutexGuard;
 use memgroup_sync::spin::Wait;
 
 use crate::base::mutation::{self, Mutation};
-use crate::control::{aftermath, held_back};
+use crate::control::{aftermath, held_back, release};
 use crate::stock::drain::Drained;
 use crate::tree::handle::Group;
 use crate::tree::name::NAME_MAX;
@@ -74,7 +74,7 @@ impl Path {
         left.unlist_holder();
         let Some(up) = up else { return false };
         self.at = up;
-        aftermath::unpin(left);
+        release::unpin(left);
         true
     }
 }

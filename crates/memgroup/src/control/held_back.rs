@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 use memgroup_sync::atomic::{Ordering, fence};
 
 use crate::base::mutation::{self, Mutation};
-use crate::control::{aftermath, oom, waiters};
+use crate::control::{oom, release, waiters};
 use crate::counter::chain;
 use crate::tree::node::Node;
 use crate::tree::owner::Owner;
@@ -229,7 +229,7 @@ fn uncharge(node: &'static Node, bytes: u64) {
         // No waker is called here: another thread's record may be stopped.
         waiters::serve_freed_untold(level);
     });
-    aftermath::unpin(node);
+    release::unpin(node);
 }
 
 impl Owner {

@@ -12,7 +12,7 @@
 
 use crate::base::mutation::{self, Mutation};
 use crate::control::freeze::{FrozenLevel, LevelLock};
-use crate::control::{dry_run, held_back, waiters};
+use crate::control::{held_back, waiters};
 use crate::counter::chain;
 use crate::tree::node::Node;
 
@@ -74,7 +74,7 @@ pub(crate) fn after_uncharge(node: &'static Node) {
         return;
     }
     let seen = node.counter.read();
-    if seen.over && seen.usage <= dry_run::reopens_at(seen) {
+    if seen.over && seen.usage <= seen.reopens_at() {
         update(node);
     }
 }

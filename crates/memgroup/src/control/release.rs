@@ -6,6 +6,7 @@ use crate::base::id::NodeId;
 use crate::observe::pressure;
 use crate::reclaim::group;
 use crate::stats::release;
+use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
@@ -20,6 +21,15 @@ pub(crate) const POOLED_MOST: usize = 8;
 pub(crate) fn is_crowded(shared: &'static Shared) -> bool {
     let pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     pool.iter().filter(|pooled| pooled.shape == shared.shape).nth(POOLED_MOST).is_some()
+}
+
+/// Gives back a reference from inside the tree, and with the last one a group that was removed. The
+/// caller doesn't hold the tree lock.
+pub(crate) fn unpin(node: &'static Node) {
+    let (id, shared) = (node.id(), node.shared());
+    if node.unpin_inner() && node.counter.is_offline_now() {
+        shared.release_if_done(id);
+    }
 }
 
 impl Shared {

@@ -33,8 +33,9 @@ use memgroup_sync::{depth, grace};
 
 use crate::base::limit::BYTES_MAX;
 use crate::base::mutation::{self, Mutation};
-use crate::control::{aftermath, held_back};
+use crate::control::held_back;
 use crate::counter::chain::{self, Climb, Until};
+use crate::observe::event;
 use crate::observe::wait::charges::{ChargeQueue, Entry, State, Want};
 use crate::state::counter::Reading;
 use crate::tree::handle::Group;
@@ -69,7 +70,7 @@ fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
     }
     let outcome = match want {
         Want::Charge => chain::charge(node, bytes, Climb::to(Until::Top))
-            .map(|charged| aftermath::tell_events(node, charged)),
+            .map(|charged| event::after_charge(node, charged)),
         Want::Room | Want::Checkpoint => chain::look_for_room(node, Until::Top, bytes),
     };
     *seen = at.counter.read();
@@ -355,6 +356,7 @@ mod tests {
 
     use memgroup_sync::thread;
 
+    use crate::control::aftermath;
     use crate::control::waiters::*;
     use crate::observe::wait::charges::Party;
     use crate::{Config, Hierarchy};

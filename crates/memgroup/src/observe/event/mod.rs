@@ -18,6 +18,7 @@ use memgroup_sync::atomic::Ordering;
 
 use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
+use crate::counter::chain::Charged;
 use crate::counter::events::{self, Event, Events};
 use crate::observe::wait::list::{Target, begin_for_events};
 use crate::observe::wait::tasks::{TaskWait, WaitEnded};
@@ -36,6 +37,13 @@ pub(crate) fn count(node: &'static Node, event: Event) {
 pub(crate) fn announce(node: &'static Node) {
     if node.shared().waits().is_armed() {
         wake_watchers(node);
+    }
+}
+
+/// Wakes the threads and tasks that wait for the events that a charge of `node` counted.
+pub(crate) fn after_charge(node: &'static Node, charged: Charged) {
+    if charged.has_events {
+        events::levels(node).for_each(announce);
     }
 }
 

@@ -61,4 +61,9 @@ impl Reading {
     pub(crate) fn headroom(self) -> u64 {
         if self.offline { 0 } else { self.most().saturating_sub(self.usage) }
     }
+
+    /// Returns the usage at which a level that is marked OVER has stocks again (`control::dry_run` B2).
+    pub(crate) fn reopens_at(self) -> u64 {
+        if self.is_dry_run { self.max - self.max / 64 } else { self.max }
+    }
 }
