@@ -1,7 +1,8 @@
 //! Aftermath: the consequences of a charge or an uncharge of the counters, and of a drain.
 //!
-//! The layers below report facts: a level fell, was emptied, is marked OVER, counted an event. Here, and nowhere else, they are acted
-//! on: waiting charges are served, emptied groups released, threads that wait for events woken.
+//! The layers below report facts: a level's usage fell, a level was emptied or is marked OVER, an
+//! event was counted. Only this file acts on them: it serves waiting charges, releases groups that
+//! were emptied, and wakes threads that wait for events.
 
 use memgroup_sync::{grace, interleave};
 
@@ -15,8 +16,8 @@ use crate::stats::update::count_drain;
 use crate::stock::drain::{self, Drained, Taken};
 use crate::tree::node::Node;
 
-/// Charges `bytes` as `climb` says. Bytes that a refused charge took for a moment are room again for charges that wait below the level
-/// that refused.
+/// Charges `bytes` as `climb` says. A refused charge takes bytes for a moment at the levels below
+/// the one that refused it. When it gives them back, charges that wait at those levels may fit.
 pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<(), Refused> {
     after_charge(node, chain::charge(node, bytes, climb))
 }
@@ -52,7 +53,8 @@ fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Resul
 /// Takes `bytes` back from every level, and acts on the levels that are marked.
 pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     let mut lowest = None;
-    // Without the bytes the group may be released, and its node erased; but not within a section.
+    // Without its bytes the group may be released and its node erased, but not while a read section
+    // lasts.
     let mut section = Some(grace::enter());
     chain::uncharge(from, until, bytes, |level| {
         if lowest.is_none() {
@@ -60,8 +62,8 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
                 section = None;
             }
             interleave::point();
-            // From here on this node is held, and those above it by it: `Shared::reclaim_nodes` looks
-            // for that after all sections.
+            // From here on, a reference holds this node, and this node holds those above it.
+            // `Shared::reclaim_nodes` checks for references once all sections have ended.
             level.pin_inner();
             lowest = Some(level);
         }
@@ -72,8 +74,8 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     }
 }
 
-/// Acts on the levels from `lowest` up, from the top down: a charge that is served at one of them is
-/// charged above it, too. Lets go of `lowest`.
+/// Acts on the levels from `lowest` up, starting at the top, because a charge that is served at a
+/// level is charged to the levels above it, too. Releases the reference to `lowest`.
 #[cold]
 #[inline(never)]
 fn act(lowest: &'static Node, until: Until) {
@@ -92,12 +94,13 @@ fn act(lowest: &'static Node, until: Until) {
         });
         left = first;
     }
-    // As in the drop of a handle. Meanwhile the pin may have held off the release that another thread
-    // tried.
+    // Must check for a release, as the drop of a handle does: this pin may have kept another thread
+    // from releasing the group.
     unpin(lowest);
 }
 
-/// Bytes back to the counters without the stock. A thread that reclaims for a charge keeps them for that charge.
+/// Returns bytes to the counters without the stock. If the thread reclaims for a charge, the bytes
+/// are kept for that charge.
 pub(crate) fn uncharge_counters(node: &'static Node, bytes: u64) {
     match credit::uncharge(node, bytes) {
         None => uncharge(node, Until::Top, bytes),
@@ -112,7 +115,7 @@ pub(crate) fn uncharge_counters(node: &'static Node, bytes: u64) {
     }
 }
 
-/// The charge for which bytes were kept has been made with them.
+/// Ends the credit of a charge that was made with its kept bytes.
 pub(crate) fn use_kept(credit: &ReclaimCredit, until: Until) {
     let kept = credit.use_kept();
     if let Until::Below(charged) = until
@@ -130,12 +133,13 @@ impl Drop for ReclaimCredit {
     }
 }
 
-/// Empties the group's own open stocks, on every slot. The caller holds the group.
+/// Empties the group's own open stocks on every slot. The caller must hold the group.
 pub(crate) fn drain(node: &'static Node) -> Drained {
     drained(drain::empty(node))
 }
 
-/// Empties the group's own stocks and gives their caps back: for good, where each level's word bars new ones. The caller holds the tree lock.
+/// Empties the group's own stocks and returns their caps. If each level's word bars new caps, the
+/// stocks stay closed forever. The caller must hold the tree lock.
 pub(crate) fn retire(node: &'static Node) {
     drained(drain::retire(node));
     if held_back::retire(node) > 0 && !mutation::active(Mutation::RetireServesNoWaiter) {
@@ -143,26 +147,28 @@ pub(crate) fn retire(node: &'static Node) {
     }
 }
 
-/// After bytes went from stocks back to the counters: acts on that, and then returns the grants.
+/// Acts on the bytes that a drain returned from stocks to the counters, and then returns the
+/// grants.
 pub(crate) fn drained(taken: Taken) -> Drained {
     let &Taken { node, amount, .. } = &taken;
     if amount.bytes > 0 {
         came_back(node);
         count_drain(node, amount.bytes);
     }
-    // Last: from here on the group may be removed without waiting.
+    // This must come last, because from here on the group may be removed without waiting.
     drop(taken);
     amount
 }
 
-/// After bytes that were charged for later went back to the counters of `node` and above it: charges that wait there are served. The
-/// caller holds the node.
+/// Serves charges that wait at `node` or above it, after prepaid bytes went back to the counters
+/// there. The caller must hold the node.
 fn came_back(node: &'static Node) {
     fallen(node);
     chain::levels(node).for_each(waiters::serve_freed_untold);
 }
 
-/// After usage fell at `node` and above it with no look at the levels. The caller holds the node.
+/// Acts on a fall of usage at `node` and above it whose levels were not checked. The caller must
+/// hold the node.
 pub(crate) fn fallen(node: &'static Node) {
     chain::levels(node).for_each(oom::after_uncharge);
 }

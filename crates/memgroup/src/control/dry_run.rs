@@ -1,10 +1,12 @@
 //! Dry run: limits that refuse no charge, and count the charges that they would have refused.
 //!
-//! An operator sets a limit and has it refuse nothing ([`Group::set_enforced`]). Reports show how many charges it would have refused, and how far
-//! usage was above it. The charge is made, and nothing is reclaimed for it. It counts as an event of its own kind, which threads can wait for.
+//! An operator sets a limit that refuses nothing yet ([`Group::set_enforced`]). Reports show how
+//! many charges it would have refused, and how far usage was above it. Such a charge is made, and
+//! nothing is reclaimed for it. It counts as an event of its own kind, which threads can wait for.
 //!
-//! The counter keeps such a limit in the same cell as one in force, with a mark, and refuses at it in the same way. So batches end below it, and a
-//! charge that fits costs no instruction more. Only a charge that does not fit checks the mark:
+//! The counter stores such a limit in the same cell as an enforced one, with a mark, and compares
+//! with it in the same way. So batches end below it, and a charge that fits costs no instruction
+//! more. Only a charge that doesn't fit checks the mark:
 //!
 //! ```text
 //!   refused, mark set ─▶ OVER? ── yes: passes, counted
@@ -12,16 +14,21 @@
 //!                                        └── refused again: freeze the subtree, set OVER, try again
 //! ```
 //!
-//! - I1. A charge passes such a limit only while OVER is set. Then no stock of the subtree is open, and usage consists of charges that are made
-//!   or under way. So each charge that is counted would have been refused. While usage is above the limit, no stock serves a charge uncounted.
-//! - I2. Only charges that were made are counted, at each level by itself, as if that level's limit alone were in force.
-//! - I3. Whether a limit refuses belongs to the same epoch as the limit. From the instant at which `set_enforced(true)` puts it in force, usage does
-//!   not rise above it.
-//! - B1. With other threads about, a charge is counted by the usage at the instant of its compare-and-swap. That includes charges under way that may
-//!   still be refused higher up. A charge under way while the limit changes may be counted by the limit before or after.
-//! - B2. OVER goes when usage is a sixty-fourth below the limit. So the stocks of a tenant at its limit do not close and open by turns. Until then
-//!   its charges are exact: some fifty nanoseconds a level, and a line that all its threads write.
-//! - B3. Bytes that a charge has had freed, and takes over (`reclaim::credit`), are not counted at the levels where they were charged all along.
+//! - I1. A charge passes such a limit only while OVER is set. Then no stock of the subtree is open,
+//!   and usage consists of charges that are made or under way. So each charge that is counted would
+//!   have been refused. While usage is above the limit, no stock serves a charge uncounted.
+//! - I2. Only charges that were made are counted, at each level by itself, as if that level's limit
+//!   were the only enforced one.
+//! - I3. Whether a limit refuses belongs to the same epoch as the limit itself. From the instant at
+//!   which `set_enforced(true)` enforces the limit, usage doesn't rise above it.
+//! - B1. If other threads charge, too, a charge is counted by the usage at its compare-and-swap.
+//!   This usage includes charges under way that may still be refused higher up. A charge under way
+//!   while the limit changes may be counted by the old or the new limit.
+//! - B2. OVER is cleared when usage is a sixty-fourth below the limit, so that the stocks of a
+//!   tenant at its limit don't close and open in turn. Until then its charges are exact: they cost
+//!   some fifty nanoseconds a level, and all its threads write one cache line.
+//! - B3. A charge that takes over bytes freed for it (`reclaim::credit`) isn't counted at the
+//!   levels where these bytes remained charged.
 
 use crate::base::mutation::{self, Mutation};
 use crate::control::{freeze, over_limit, waiters};
@@ -30,10 +37,12 @@ use crate::state::counter::Reading;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// Drains for one charge after which a level is frozen unasked: others may take the drained bytes each time.
+/// The number of drains for one charge after which a level is frozen: other threads may take the
+/// drained bytes each time.
 const DRAINS_MOST: u32 = 64;
 
-/// Makes a charge of `bytes` by `attempt`, past limits that refuse nothing. Returns the refusal of any other limit.
+/// Makes a charge of `bytes` by `attempt`, passing limits that refuse nothing. Returns the refusal
+/// of an enforced limit.
 pub(crate) fn past_dry_runs(bytes: u64, attempt: impl Fn() -> Result<(), Refused>) -> Result<(), Refused> {
     let (mut drained, mut drains): (Option<&'static Node>, u32) = (None, 0);
     loop {
@@ -51,7 +60,7 @@ pub(crate) fn past_dry_runs(bytes: u64, attempt: impl Fn() -> Result<(), Refused
     }
 }
 
-/// Freezes the subtree of `top`. Then, and not before, charges pass its limit (I1).
+/// Freezes the subtree of `top`, and then lets charges pass its limit (I1).
 pub(crate) fn let_charges_pass(top: &'static Node) {
     if mutation::active(Mutation::DryRunLeavesStocksOpen) {
         top.counter.mark_over(true);
@@ -60,7 +69,8 @@ pub(crate) fn let_charges_pass(top: &'static Node) {
     }
 }
 
-/// The bytes that could be charged to `node` now: the least room that limits in force leave.
+/// Returns the bytes that could be charged to `node` now: the least headroom that enforced limits
+/// leave.
 pub(crate) fn headroom(node: &'static Node) -> u64 {
     chain::least_room(node, |level| {
         let seen = level.counter.read();
@@ -70,13 +80,16 @@ pub(crate) fn headroom(node: &'static Node) -> u64 {
 
 /// Limits that only count.
 impl Group {
-    /// Sets whether this group's `max` is in force, as it is unless set otherwise, or is a dry run.
+    /// Sets whether this group's `max` is enforced, which is the default, or is a dry run.
     ///
-    /// In a dry run it refuses no charge, and nothing is reclaimed for it. Charges that do not fit are made and
-    /// [counted](Group::would_refuse). Limits of other levels hold as before.
+    /// In a dry run it refuses no charge, and nothing is reclaimed for it. Charges that don't fit
+    /// are made and [counted](Group::would_refuse). The limits of other levels are enforced as
+    /// before.
     ///
-    /// It takes effect at once and under load, as [`set_max`](Group::set_max) does, which keeps this setting. Near the limit of a dry run, and while
-    /// usage is above it, charges of the subtree go to the counters of every level. So each one is counted, and stock is never the reason.
+    /// The change takes effect at once and under load, as [`set_max`](Group::set_max) does, which
+    /// leaves this setting alone. While usage is near or above the limit of a dry run, the
+    /// subtree's charges go to the counters of every level. So each of them is counted, and none
+    /// because of prepaid bytes.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -96,18 +109,20 @@ impl Group {
         _ = waiters::serve(self.node());
     }
 
-    /// Whether this group's `max` refuses.
+    /// Returns whether this group's `max` is enforced.
     pub fn is_enforced(&self) -> bool {
         !self.node().counter.read().is_dry_run
     }
 
-    /// Charges that were made although this group's limit had no room for them, because it is a [dry run](Group::set_enforced).
-    /// [`events_local`](Group::events_local) counts them too, and [`events`](Group::events) those of whole subtrees.
+    /// Returns how many charges were made although this group's limit had no room for them, because
+    /// it is a [dry run](Group::set_enforced). [`events_local`](Group::events_local) counts them
+    /// too, and [`events`](Group::events) counts those of whole subtrees.
     pub fn would_refuse(&self) -> u64 {
         self.events_local().would_refuse
     }
 
-    /// The most bytes by which usage exceeded this group's limit during a dry run, forced charges included.
+    /// Returns the most bytes by which usage exceeded this group's limit during a dry run, forced
+    /// charges included.
     pub fn over_bytes_max(&self) -> u64 {
         self.node().counter.over_bytes_max()
     }
@@ -157,7 +172,8 @@ mod loom {
 
     fn a_small_and_a_large_charge_that_fit_together() {
         let group = dry_run_group(2, 6 * UNIT);
-        // With all of the limit free this buys a batch. Its surplus is no reason to count the large charge.
+        // With all of the limit free this buys a batch. Its surplus must not make the large charge
+        // count.
         let small = thread::spawn(move || group.charge_at(1, UNIT).unwrap());
         group.charge_at(0, 5 * UNIT).unwrap();
         small.join().unwrap();

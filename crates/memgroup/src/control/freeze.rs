@@ -1,15 +1,17 @@
-//! Freeze: no stock is open in a subtree, for as long as a charge decides on its refusal. A freeze begins with drains, which stand here too.
+//! Freeze: keeps every stock of a subtree closed while a charge decides on its refusal. The drains
+//! that a freeze begins with are here, too.
 //!
-//! A freeze sets FROZEN in the level's word: no grant passes it any more. Then it empties the open stocks below, until no grant is left there.
-//! From then until it ends, the level's usage consists of live charges, charges under way and uncharges under way. This is the instant of
-//! the refusal guarantee (G1). It visits groups with open stocks, and no others.
+//! A freeze sets FROZEN in the level's word, so that no new grant passes the level. Then it empties
+//! the open stocks below until no grant is left there. From then until the freeze ends, the level's
+//! usage consists of live charges, and of charges and uncharges under way. The refusal guarantee
+//! (G1) rests on this. A freeze visits only groups with open stocks.
 //!
-//! - I1. One freeze at a time in a level, under its lock (`Shared::level_lock`). A thread that holds this lock may take the tree lock, and takes
-//!   the lock of no other level.
-//! - I2. FROZEN is for progress: without it stocks could be opened as fast as they are emptied. A refusal is right by the grants alone
-//!   (`charge::slow`).
-//! - P1. It waits for threads between two of their instructions, which hold no lock and call no user code; and for drains of others, which are
-//!   no longer than its own.
+//! - I1. Only one thread at a time freezes a level, under the level's lock (`Shared::level_lock`).
+//!   A thread that holds this lock may take the tree lock, but not the lock of another level.
+//! - I2. FROZEN is needed for progress only: without it, stocks could be opened as fast as they are
+//!   emptied. The grants alone make a refusal right (`charge::slow`).
+//! - P1. A freeze waits only for threads that are between two of their instructions, hold no lock
+//!   and call no user code, and for other threads' drains, which take no longer than its own.
 
 use memgroup_sync::MutexGuard;
 use memgroup_sync::spin::Wait;
@@ -22,7 +24,8 @@ use crate::tree::name::NAME_MAX;
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;
 
-/// Empties open stocks of `top` and below it, until `wanted` bytes came back or none is left. The caller holds `top`, and not the tree lock.
+/// Empties open stocks of `top` and the groups below it until `wanted` bytes came back or no open
+/// stock is left. The caller must hold `top`, and must not hold the tree lock.
 pub(crate) fn drain(top: &'static Node, wanted: u64) -> Drained {
     let mut taken = Drained { bytes: held_back::collect(top, 1), stocks: 0 };
     if top.counter.prepaid_most() == 0 || taken.bytes >= wanted {
@@ -35,15 +38,17 @@ pub(crate) fn drain(top: &'static Node, wanted: u64) -> Drained {
     taken
 }
 
-/// Empties stocks for a charge that lacks `missing` bytes at `top`. Those are not opened again at once: else the next such charge, of a group
-/// that is refused in a loop, would take the stocks of all its neighbours again.
+/// Empties stocks for a charge that lacks `missing` bytes at `top`, and keeps stocks below `top`
+/// from being opened again at once. Otherwise a group whose charges are refused in a loop would
+/// take all its neighbours' stocks each time.
 pub(crate) fn drain_for_charge(top: &'static Node, missing: u64) -> u64 {
     let taken = drain(top, missing);
     top.counter.cool(taken.stocks);
     taken.bytes
 }
 
-/// Visits `top` and the groups below it that may have open stocks, each held, until `visit` returns `false`.
+/// Visits `top` and the groups below it that may have open stocks until `visit` returns `false`.
+/// The walk holds each group while it visits it.
 fn walk(top: &'static Node, mut visit: impl FnMut(&'static Node) -> bool) {
     let number = top.shared().next_walk();
     let mut path = Path { top, at: top };
@@ -59,15 +64,15 @@ fn walk(top: &'static Node, mut visit: impl FnMut(&'static Node) -> bool) {
     }
 }
 
-/// The path of a walk from its top to the group that it visits. The walk holds the groups below the top. When this is dropped it holds none, also in a
-/// panic.
+/// The path of a walk from its top to the group that it visits. The walk holds the groups below the
+/// top. Dropping the path releases them, also when `visit` panics.
 struct Path {
     top: &'static Node,
     at: &'static Node,
 }
 
 impl Path {
-    /// Leaves the group for the one above it. Whether it was below the top.
+    /// Moves to the parent, and returns whether the path was below its top.
     fn climb(&mut self) -> bool {
         let left = self.at;
         let up = left.up().filter(|_| !std::ptr::eq(left, self.top));
@@ -85,7 +90,8 @@ impl Drop for Path {
     }
 }
 
-/// Empties all stocks of `top` and below, and waits until no grant is left there. The caller has set a mark that lets none pass.
+/// Empties all stocks of `top` and the groups below it, and waits until no grant is left there. The
+/// caller must have set a mark that keeps new grants from passing `top`.
 fn empty(top: &'static Node) -> Drained {
     let mut all = Drained { bytes: held_back::close(top), stocks: 0 };
     let mut wait = Wait::new();
@@ -107,7 +113,8 @@ pub(crate) fn drain_all(top: &'static Node) -> u64 {
     if top.id() != ROOT || shared.config.account_root() {
         return own;
     }
-    // The groups below are not charged to the root. With the tree lock held nothing is allocated: an allocator that charges may need it.
+    // The groups below are not charged to the root. Nothing may be allocated while the tree lock is
+    // held, because an allocator that charges may need the lock.
     let (mut all, mut last) = (own, String::with_capacity(NAME_MAX));
     let mut next = String::with_capacity(NAME_MAX);
     loop {
@@ -138,7 +145,7 @@ pub(crate) struct FrozenLevel {
 pub(crate) type LevelLock = MutexGuard<'static, ()>;
 
 impl FrozenLevel {
-    /// Freezes a level for this thread. The caller holds it, and no lock of a level.
+    /// Freezes a level for this thread. The caller must hold the level, and no level's lock.
     pub(crate) fn new(level: &'static Node) -> FrozenLevel {
         FrozenLevel::locked(level.shared().level_lock(level.id()), level)
     }
@@ -146,13 +153,13 @@ impl FrozenLevel {
     /// Freezes a level for a caller that holds its lock.
     pub(crate) fn locked(lock: LevelLock, level: &'static Node) -> FrozenLevel {
         level.counter.freeze();
-        // Before the drain, which may panic.
+        // Made before the drain, because its drop must thaw the level if the drain panics.
         let mut frozen = FrozenLevel { level, taken: Drained::default(), _lock: lock };
         frozen.taken = empty(level);
         frozen
     }
 
-    /// As [`drain_for_charge`] does, when this ends.
+    /// Keeps stocks closed for a while after the freeze, as [`drain_for_charge`] does.
     pub(crate) fn cools(&self) {
         self.level.counter.cool(self.taken.stocks);
     }
@@ -172,7 +179,8 @@ mod tests {
     use crate::state::counter::Purpose;
     use crate::{Config, Group, Hierarchy, raw};
 
-    /// A group below a parent, on one slot. A caller has uncharged more there than it had charged, which lies in the stock.
+    /// A group below a parent, on one slot. More bytes were uncharged from it than it had charged.
+    /// They are in its stock.
     fn parent_of_a_group_with_wrong_bytes() -> (Hierarchy, Group, Group) {
         let config = Config::with_slots(SlotSource::virtual_slots(1).unwrap());
         let hierarchy = Hierarchy::new(config).unwrap();

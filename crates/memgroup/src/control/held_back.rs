@@ -1,21 +1,25 @@
-//! Held back: bytes that are charged, and that an allocator keeps on each thread for its next blocks. See [`crate::block`].
+//! Held back: charged bytes that an allocator keeps on each thread for its next blocks. See
+//! [`crate::block`].
 //!
-//! They are like stocks, but the allocator has them. So the engine asks for them where it empties stocks.
+//! They are like prepaid bytes, but the allocator holds them, so the engine asks it for them
+//! wherever it empties stocks.
 //!
-//! - I1. A holder's bytes are charged. So they keep their group, until the engine has uncharged them.
-//! - I2. Bytes are taken from a holder once: each is taken out by an RMW of the holder's word, and uncharged by the thread that took it out.
-//! - I3. Beside a charge that waits, a slot holds bytes back only if they could not help: if the
-//!   charge that asks for least at the level would not fit although all slots gave theirs
-//!   (`may_hold_beside`). Each such slot holds at most `BESIDE_MOST`, and the level counts them
-//!   (`beside`). Whatever may let a waiter fit closes them first: bytes that come back to the level
-//!   (`after_fall`), a waiter that asks for less (`after_enqueue`), and a change of the limit or of
-//!   the number of waiters (`close`).
+//! - I1. A holder's bytes are charged, so they keep their group until the engine has uncharged
+//!   them.
+//! - I2. Bytes are taken from a holder once: an RMW of the holder's word takes them out, and the
+//!   thread that made it uncharges them.
+//! - I3. While a charge waits, a slot holds bytes back only if they could not help: even the charge
+//!   that asks for least at the level would not fit if all slots returned theirs
+//!   (`may_hold_beside`). Each such slot holds at most `BESIDE_MOST`, and the level counts these
+//!   slots (`beside`). Whatever may let a waiter fit closes them first: bytes that come back to the
+//!   level (`after_fall`), a waiter that asks for less (`after_enqueue`), and a change of the limit
+//!   or of the number of waiters (`close`).
 //! - E1. A group becomes offline, or a charge waits at it ↔ a holder begins to hold bytes of it.
-//!   The engine marks the group, fences, and looks at the holder. The holder puts in its owner,
-//!   fences, and looks at the group (`may_hold`, `may_hold_beside`). One of the two sees the other.
-//!   So after a removal no slot is open that its thread would not close at its next block, and
-//!   after the begin of a wait each uncharge comes to the counters, unless it could not help (I3).
-//!   Loom: `a_waiter_gets_the_bytes_that_a_slot_holds_back`.
+//!   The engine marks the group, fences, and reads the holder's words. The holder writes its owner,
+//!   fences, and reads the group's state (`may_hold`, `may_hold_beside`). At least one of the two
+//!   sees the other's write. So after a removal each open slot is one that its thread closes at its
+//!   next block. After the begin of a wait each uncharge reaches the counters, unless it could not
+//!   help (I3). Loom: `a_waiter_gets_the_bytes_that_a_slot_holds_back`.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -32,28 +36,30 @@ use crate::tree::shared::Shared;
 /// The most bytes that a slot holds back beside a charge that waits.
 const BESIDE_MOST: u64 = 1024;
 
-/// The answer to a holder that shows the bytes that it holds back.
+/// The answer to a holder that shows the bytes it holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// It keeps them.
+    /// The holder keeps them.
     Nothing,
-    /// It gives them, and may hold back more.
+    /// The holder returns them, and may hold back more.
     Bytes,
-    /// It gives them, and holds nothing back for this owner until [`Owner::may_hold`] is asked again.
+    /// The holder returns them, and must hold nothing back for this owner until it has asked
+    /// [`Owner::may_hold`] again.
     Close,
-    /// The same, but it disturbs no other thread for that: where another thread's stores are in the
-    /// way, that thread itself gives the bytes back, at its next block.
+    /// The same, without disturbing other threads. If another thread is storing to its word, that
+    /// thread returns the bytes itself, at its next block.
     CloseSoon,
 }
 
-/// An allocator that holds bytes back, on all threads.
+/// An allocator that holds bytes back on all threads.
 pub trait Holder: Sync {
-    /// Shows each word with bytes held back, or with an owner for which some may be, to `ask`. Where the answer says so, it takes the bytes out
-    /// by an RMW, and then gives those that were there to `taken`. It waits for nothing, and allocates nothing.
+    /// Shows `ask` each word that has bytes held back, or an owner for which it may have some. If
+    /// the answer says so, it takes the bytes out by an RMW, and then passes those that were there
+    /// to `taken`. It must not wait or allocate.
     fn visit(&self, ask: &mut dyn FnMut(Owner, u64) -> Take, taken: &mut dyn FnMut(Owner, u64));
 
-    /// A hierarchy was made, by a thread that holds no lock of the engine. For what the allocator
-    /// prepares once.
+    /// Called when a hierarchy was made, by a thread that holds no lock of the engine. The
+    /// allocator may use it for what it prepares once.
     fn begin(&self) {}
 }
 
@@ -78,12 +84,14 @@ fn holder() -> Option<&'static dyn Holder> {
     HOLDER_OF_MODEL.get()
 }
 
-/// Registers the one allocator of the process that holds bytes back. Whether it is the first, or the same again.
+/// Registers the one allocator of the process that holds bytes back. Returns whether it is the
+/// first, or the same again.
 pub fn register(holder: &'static dyn Holder) -> bool {
     std::ptr::addr_eq(*HOLDER.get_or_init(|| holder), holder)
 }
 
-/// Shows all bytes held back to `add`, with the group that they are charged to; a look. `add` allocates nothing.
+/// Shows `add` all bytes held back, each with the group that they are charged to. The bytes may
+/// change at any time. `add` must not allocate.
 fn each(mut add: impl FnMut(Owner, u64)) {
     if let Some(holder) = holder() {
         let mut look = |owner: Owner, bytes| {
@@ -94,19 +102,20 @@ fn each(mut add: impl FnMut(Owner, u64)) {
     }
 }
 
-/// A hierarchy was made. The caller holds no lock.
+/// Lets the allocator prepare for a new hierarchy. The caller must hold no lock.
 pub(crate) fn begin() {
     holder().into_iter().for_each(|holder| holder.begin());
 }
 
-/// The bytes held back in the subtree of `top`; a look.
+/// Returns the bytes held back in the subtree of `top`, which may change at any time.
 pub(crate) fn sum(top: &'static Node) -> u64 {
     let mut sum = 0;
     each(|owner, bytes| sum += if counts_in(owner, top) { bytes } else { 0 });
     sum
 }
 
-/// The bytes held back in each of these groups itself, by one look. The caller holds the groups.
+/// Returns the bytes held back in each of these groups itself, read in one pass. The caller must
+/// hold the groups.
 pub(crate) fn of_each(nodes: impl ExactSizeIterator<Item = &'static Node>) -> Vec<u64> {
     let mut held = vec![0; nodes.len()];
     if holder().is_some() {
@@ -120,7 +129,8 @@ pub(crate) fn of_each(nodes: impl ExactSizeIterator<Item = &'static Node>) -> Ve
     held
 }
 
-/// Uncharges the bytes held back in the subtree of `top`, if they are at least `missing`. Returns them. The caller holds `top`, and not the tree lock.
+/// Uncharges the bytes held back in the subtree of `top` if they are at least `missing`, and
+/// returns them. The caller must hold `top`, and must not hold the tree lock.
 pub(crate) fn collect(top: &'static Node, missing: u64) -> u64 {
     if holder().is_none() || sum(top) < missing {
         return 0;
@@ -128,20 +138,21 @@ pub(crate) fn collect(top: &'static Node, missing: u64) -> u64 {
     take(top, Take::Bytes)
 }
 
-/// Uncharges all bytes held back in the subtree of `top`. No bytes are held back there from now on for groups that may not. The caller holds
-/// `top`, and not the tree lock.
+/// Uncharges all bytes held back in the subtree of `top`. From now on, slots there hold bytes back
+/// only for groups that still may. The caller must hold `top`, and must not hold the tree lock.
 pub(crate) fn close(top: &'static Node) -> u64 {
     take(top, Take::Close)
 }
 
-/// The same of a group that was removed, for a caller that holds it and the tree lock. Bytes that
-/// other threads hold back keep the group dying, until their threads give them back at their next
-/// block, or `settle_removed` takes them. Returns the bytes that went back: charges that wait above
-/// may fit now.
+/// Does the same for a removed group. The caller must hold the group and the tree lock. Bytes that
+/// other threads still hold back keep the group dying until these threads return them at their next
+/// block, or `settle_removed` takes them. Returns the bytes that went back, because charges that
+/// wait above may fit now.
 #[must_use]
 pub(crate) fn retire(node: &'static Node) -> u64 {
     let Some(holder) = holder() else { return 0 };
-    // ORDERING: SeqCst fence; E1.
+    // ORDERING: SeqCst fence, between the group's mark and the reads of the holder's words. Its
+    // partner is the fence in `may_hold` (E1). Without it a slot could stay open after the removal.
     fence(Ordering::SeqCst);
     let ask =
         |owner: Owner, _| if std::ptr::eq(owner.node(), node) { Take::CloseSoon } else { Take::Nothing };
@@ -153,8 +164,8 @@ pub(crate) fn retire(node: &'static Node) -> u64 {
     back
 }
 
-/// Takes the bytes held back for removed groups of the hierarchy, which keep those groups dying.
-/// The caller does not hold the tree lock.
+/// Takes the bytes held back for removed groups of the hierarchy, because they keep these groups
+/// dying. The caller must not hold the tree lock.
 pub(crate) fn settle_removed(shared: &'static Shared) {
     take_where(|owner, bytes| {
         let node = owner.node();
@@ -162,28 +173,31 @@ pub(crate) fn settle_removed(shared: &'static Shared) {
     });
 }
 
-/// After bytes came back to the counter of `at` by an RMW, while charges wait there: no slot may
-/// hold back what could help one of them (I3). The caller may hold locks.
+/// Closes the slots whose bytes could help a charge that waits at `at` (I3), after bytes came back
+/// to its counter by an RMW. The caller may hold locks.
 #[inline]
 pub(crate) fn after_fall(at: &'static Node) {
     if holder().is_none() {
         return;
     }
-    // ORDERING: SeqCst fence; as in E1: the fall, and then the look.
+    // ORDERING: SeqCst fence, then Relaxed. The fence separates the fall of usage from the read of
+    // `beside`. Its partner is the fence in `may_hold_beside` (E1): without it, a slot could be
+    // allowed by the old usage while this thread doesn't see its count yet.
     fence(Ordering::SeqCst);
-    // ORDERING: Relaxed; after the fence.
     let slots = at.rare().beside.load(Ordering::Relaxed);
     if slots > 0 && !is_far(at, slots) && !mutation::active(Mutation::FallLeavesSlotsOpen) {
         close(at);
     }
 }
 
-/// After a charge began to wait in the queue of `at`. The caller does not hold the queue's lock.
+/// Does the same after a charge began to wait in the queue of `at`. The caller must not hold the
+/// queue's lock.
 pub(crate) fn after_enqueue(at: &'static Node) {
     after_fall(at);
 }
 
-/// Whether no charge that waits at `at` would fit even if so many slots gave back their bytes.
+/// Returns whether no charge that waits at `at` would fit even if this many slots returned their
+/// bytes.
 fn is_far(at: &'static Node, slots: u32) -> bool {
     let seen = at.counter.read();
     let asked = seen.usage.saturating_add(at.counter.least_waiting());
@@ -192,8 +206,9 @@ fn is_far(at: &'static Node, slots: u32) -> bool {
 
 fn take(top: &'static Node, how: Take) -> u64 {
     if holder().is_some() && how == Take::Close {
-        // ORDERING: AcqRel; Acquire: a slot that was counted was open before, and is seen below.
-        // One that is counted later is counted.
+        // ORDERING: AcqRel. Acquire pairs with the addition in `may_hold_beside`: a slot whose
+        // count is taken here was opened before, and the visit below sees it. Without it, the slot
+        // could stay open uncounted. A slot that is counted later stays counted.
         top.rare().beside.swap(0, Ordering::AcqRel);
     }
     take_where(|owner, _| if counts_in(owner, top) { how } else { Take::Nothing })
@@ -201,7 +216,9 @@ fn take(top: &'static Node, how: Take) -> u64 {
 
 fn take_where(mut ask: impl FnMut(Owner, u64) -> Take) -> u64 {
     let Some(holder) = holder() else { return 0 };
-    // ORDERING: SeqCst fence; E1.
+    // ORDERING: SeqCst fence, between the group's mark and the reads of the holder's words. Its
+    // partner is the fence in `may_hold` and `may_hold_beside` (E1). Without it a slot could stay
+    // open.
     fence(Ordering::SeqCst);
     let mut all = 0;
     holder.visit(&mut ask, &mut |owner, bytes| {
@@ -211,13 +228,14 @@ fn take_where(mut ask: impl FnMut(Owner, u64) -> Take) -> u64 {
     all
 }
 
-/// Whether bytes of `owner` count at `top`. Until its bytes are taken the owner may be stale, and the answer be that of another group. Then the bytes
-/// taken are still those of the owner that the word had.
+/// Returns whether bytes of `owner` count at `top`. Until its bytes are taken, the owner may be
+/// stale, and the answer that of another group. The bytes taken still belong to the owner in the
+/// word.
 fn counts_in(owner: Owner, top: &'static Node) -> bool {
     chain::levels(owner.node()).any(|level| std::ptr::eq(level, top))
 }
 
-/// Uncharges bytes that hold their group, as a drain does: under the lock of a level, too.
+/// Uncharges bytes that hold their group, as a drain does. The caller may hold the lock of a level.
 fn uncharge(node: &'static Node, bytes: u64) {
     if bytes == 0 {
         return;
@@ -226,38 +244,44 @@ fn uncharge(node: &'static Node, bytes: u64) {
     chain::uncharge_held(node, bytes);
     chain::levels(node).for_each(|level| {
         oom::after_uncharge(level);
-        // No waker is called here: another thread's record may be stopped.
+        // No waker is called here, because another thread's record may be stopped.
         waiters::serve_freed_untold(level);
     });
     release::unpin(node);
 }
 
 impl Owner {
-    /// Whether bytes of the group may be held back now: it is online, and no charge waits for room at it or above it. A holder asks this after it
-    /// has put the owner in, and takes its bytes out again after a no.
+    /// Returns whether bytes of the group may be held back now: it is online, and no charge waits
+    /// for room at it or above it. A holder must ask this after it has written its owner, and must
+    /// take its bytes out again if the answer is no.
     pub fn may_hold(self) -> bool {
-        // ORDERING: SeqCst fence; E1.
+        // ORDERING: SeqCst fence, between the holder's write of its owner and the reads of the
+        // group. Its partners are the fences in `take_where` and `retire` (E1). Without it both
+        // sides could miss each other, and a slot would hold bytes back that a waiter needs.
         fence(Ordering::SeqCst);
         !self.node().counter.is_offline() && !self.is_held_up()
     }
 
-    /// Returns whether a charge waits for room at the group or above it; a look.
+    /// Returns whether a charge waits for room at the group or above it. The answer may be outdated
+    /// at once.
     pub fn is_held_up(self) -> bool {
         chain::levels(self.node()).any(|level| level.waiting.is_held())
     }
 
-    /// The most bytes of one slot where [`may_hold_beside`](Owner::may_hold_beside) says yes.
+    /// The most bytes that one slot may hold back if [`may_hold_beside`](Owner::may_hold_beside)
+    /// allows it.
     pub const BESIDE_MOST: u64 = BESIDE_MOST;
 
-    /// Returns whether one more slot may hold bytes of the group back beside the charges that wait
-    /// for room at it or above it: [`BESIDE_MOST`](Owner::BESIDE_MOST) at most. A thread that frees
-    /// and allocates in turn needs no more. A holder asks this after it has put the owner in, where
-    /// [`may_hold`](Owner::may_hold) said no, and takes its bytes out again after a no. The thread
-    /// says whether the slot `is_counted`: open since it was allowed to be so the last time.
+    /// Returns whether one more slot may hold bytes of the group back while charges wait for room
+    /// at it or above it: at most [`BESIDE_MOST`](Owner::BESIDE_MOST), which is enough for a thread
+    /// that frees and allocates in turn. A holder must ask this after it has written its owner and
+    /// [`may_hold`](Owner::may_hold) said no, and must take its bytes out again if this says no,
+    /// too. `is_counted` says that the slot has been open since it was last allowed, so it is
+    /// counted already.
     pub fn may_hold_beside(self, is_counted: bool) -> bool {
         let waited = || chain::levels(self.node()).filter(|level| level.waiting.is_held());
-        // ORDERING: Relaxed; a look. A no is always right, and one that counts nothing leaves
-        // nothing for the next fall to close.
+        // ORDERING: Relaxed, because this read only saves work: a no is always right, and it leaves
+        // no count behind for the next fall to close.
         let is_near = |level: &'static Node| {
             !is_far(level, level.rare().beside.load(Ordering::Relaxed).saturating_add(1))
         };
@@ -266,15 +290,17 @@ impl Owner {
         }
         let counted_now = waited().filter(|_| !is_counted);
         counted_now.for_each(|level| {
-            // ORDERING: AcqRel; Release: the slot is open, for a thread that takes the count
-            // (`take`).
+            // ORDERING: AcqRel. Release pairs with the swap in `take`, so a thread that takes the
+            // count sees that the slot is open.
             level.rare().beside.fetch_add(1, Ordering::AcqRel);
         });
         if !mutation::active(Mutation::HoldsBesideWithoutFence) {
-            // ORDERING: SeqCst fence; E1, I3.
+            // ORDERING: SeqCst fence, between the count and the owner on one side and the reads
+            // below on the other. Its partners are the fences in `after_fall`, `take_where` and
+            // `retire` (E1, I3). Without it, a fall of usage and this slot could miss each other.
+            // The reads after it are Relaxed.
             fence(Ordering::SeqCst);
         }
-        // ORDERING: Relaxed; after the fence.
         let may = |level: &'static Node| is_far(level, level.rare().beside.load(Ordering::Relaxed).max(1));
         !self.node().counter.is_offline() && waited().all(may)
     }

@@ -13,17 +13,18 @@ use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::node::Node;
 
-/// How many rounds in a row without progress end the search for room in a group.
+/// How many rounds in a row without progress end the search in a group.
 const FRUITLESS_MOST: u32 = 16;
 
-/// How many rounds end it although each of them freed bytes, so that it ends even if shrinkers free a
-/// byte at a time.
+/// How many rounds end the search even if each of them freed bytes, so that it ends although
+/// shrinkers free a byte at a time.
 const ROUNDS_MOST: u32 = 1024;
 
-/// How long a charge waits for a thread that moves a mark before it asks again.
+/// How long a charge sleeps for a thread that moves a mark before it asks again.
 const MOVE_PAUSE: Duration = Duration::from_millis(1);
 
-/// In how many levels in turn room is made for one charge: each time in the one that refuses it then.
+/// In how many levels, one after the other, room is made for one charge. Each is the level that
+/// refuses the charge then.
 const LEVELS_MOST: u32 = 16;
 
 /// The result of making room for a charge.
@@ -31,15 +32,16 @@ const LEVELS_MOST: u32 = 16;
 pub(crate) enum Room {
     /// The charge is made.
     Charged,
-    /// Caches had nothing left for this charge when they were last asked. Other threads may fill them.
+    /// Caches had nothing left for this charge when they were last asked. Other threads may fill
+    /// them again.
     NothingLeft,
-    /// Caches were asked as often as they may be for one charge, or gave nothing.
+    /// Caches were asked as often as one charge may ask them, or returned nothing.
     None,
 }
 
-/// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: there,
-/// and in each level that refuses next. If the charge was not made, `over` is the level that refuses
-/// it now. No round and no wait begins after `end`.
+/// Has shrinkers make room after `over` refused a charge of `node` and draining did not help: in
+/// `over`, and in each level that refuses next. If the charge isn't made, `over` becomes the level
+/// that refuses it now. No round and no wait begins after `end`.
 pub(crate) fn make_room(
     node: &'static Node,
     until: Until,
@@ -58,13 +60,14 @@ pub(crate) fn make_room(
 pub(crate) enum Step {
     /// The charge is made.
     Charged,
-    /// The group gives no more.
+    /// The group can't release more.
     Full,
     /// Another level of the chain refuses now.
     FullAt(&'static Node),
 }
 
-/// Repeats `step` in the level that refuses, which may change. Returns whether the charge was made.
+/// Repeats `step` in the level that refuses, which may change each time. Returns whether the charge
+/// was made.
 pub(crate) fn at_refusing_levels(
     over: &mut &'static Node,
     mut step: impl FnMut(&'static Node) -> Step,
@@ -89,7 +92,7 @@ struct Search {
     bytes: u64,
     end: Instant,
     stalled: Option<Stall>,
-    /// The result in the group that was searched last.
+    /// The result for the group that was searched last.
     room: Room,
 }
 
@@ -98,7 +101,7 @@ struct Rounds {
     /// The fewest bytes that the charge has lacked.
     least: u64,
     fruitless: u32,
-    /// The group for which shrinkers that are busy are waited for.
+    /// The group on whose behalf the next round waits for busy shrinkers.
     waiter: Option<&'static Node>,
     spares_low: bool,
 }
@@ -111,12 +114,12 @@ struct Round {
     kept_any: bool,
 }
 
-/// What follows a round after which the charge is still refused.
+/// What follows a round that left the charge refused.
 enum Next {
     Again,
-    /// After other threads had the CPU.
+    /// Again, after other threads had the CPU.
     Yield,
-    /// After a thread that moves a mark, which may have lost its CPU.
+    /// Again, after a pause for a thread that moves a mark and may have lost its CPU.
     Pause,
     End(Room),
 }
@@ -144,7 +147,7 @@ impl Search {
             let control = ScanControl::new(over, &kept, missing, rounds.spares_low);
             let control = ScanControl { waiter: rounds.waiter, end: Some(end), ..control };
             let stats = reclaim::round(over, control).stats;
-            // Mostly the kept bytes are enough. A drain visits every group below.
+            // Usually the kept bytes are enough. A drain visits every group below.
             let attempt = || try_with_kept(node, until, bytes, over, &kept);
             let step = attempt().filter(|step| matches!(step, Step::Charged)).or_else(|| {
                 freeze::drain_for_charge(over, kept.lacks());
@@ -192,17 +195,18 @@ impl Rounds {
         if stats.is_called_off {
             return Next::End(Room::None);
         }
-        // Bytes that others took again are no progress.
+        // Bytes that other threads took again are no progress.
         if round.lacks < self.least || round.kept_any {
             self.least = self.least.min(round.lacks);
             self.fruitless = 0;
             return Next::Again;
         }
-        // Other threads moved marks or emptied a cache meanwhile, so caches may have been missed.
+        // Other threads moved marks or emptied a cache during the round, so it may have missed
+        // caches.
         let may_have_more = stats.marks_moved || stats.was_emptied;
         let gave_all = !round.freed_any && stats.busy == 0 && !may_have_more;
         if stats.spared_low && (self.waiter.is_some() || gave_all) {
-            // No other shrinker has anything to give.
+            // No other shrinker has anything to release.
             self.spares_low = false;
             return Next::Again;
         }
@@ -214,12 +218,13 @@ impl Rounds {
             self.fruitless += 1;
             return Next::Yield;
         }
-        // The cache whose mark is moved may be full.
+        // The cache whose mark is being moved may be full.
         if over.shared().shrinkers().is_moving() { Next::Pause } else { nothing_left(may_have_more) }
     }
 }
 
-/// Tries a charge for which `kept` holds bytes in `full`. Returns `None` if `full` still refuses it.
+/// Tries a charge for which `kept` holds bytes in `full`. Returns `None` if `full` still refuses
+/// it.
 pub(crate) fn try_with_kept(
     node: &'static Node,
     until: Until,
@@ -239,7 +244,7 @@ pub(crate) fn try_with_kept(
     }
 }
 
-/// Makes the charge of a callback beyond the limits, as far as the reserve goes.
+/// Makes the charge of a callback beyond the limits, as far as the reserve allows.
 pub(crate) fn draw_on_reserve(node: &'static Node, until: Until, bytes: u64) -> bool {
     let reserve = node.shared().config.reclaim_reserve_bytes();
     let Until::Top = until else { return false };

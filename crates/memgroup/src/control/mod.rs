@@ -1,4 +1,5 @@
-//! Control: the policies of a group that is at a limit, and the consequences of a charge or an uncharge.
+//! Control: the policies of a group that is at a limit, and the consequences of a charge or an
+//! uncharge.
 
 pub(crate) mod aftermath;
 pub(crate) mod dry_run;

@@ -18,7 +18,7 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     chain::levels(node).for_each(waiters::serve_untold);
 }
 
-/// Ends the protection of a group that goes offline, its share and those that it gives.
+/// Ends the protection of a group that goes offline, its own share, and the shares that it gives.
 pub(crate) fn clear(tree: &Tree, node: &'static Node) {
     if let Some(used) = node.find_used() {
         used.set_factor(0);
@@ -32,8 +32,10 @@ pub(crate) fn clear(tree: &Tree, node: &'static Node) {
 
 /// Protection.
 impl Group {
-    /// Protects the first `bytes` of the group as [`set_min`](Group::set_min) does, while other groups have something to give. If they have
-    /// not, bytes are taken from here, down to `min`, and counted ([`Events::low`](crate::Events::low)). `memory.low` of cgroup v2.
+    /// Protects the first `bytes` of the group as [`set_min`](Group::set_min) does, but only while
+    /// other groups have something to release. Once they don't, bytes are taken from here, too,
+    /// down to `min`, and counted ([`Events::low`](crate::Events::low)). This is `memory.low` of
+    /// cgroup v2.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -44,7 +46,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`set_min`](Group::set_min).
     pub fn set_low(&self, bytes: u64) -> Result<(), ProtectionError> {
         self.set_protection("low", bytes, |low, settings| Protection { low, ..settings })
     }
@@ -68,14 +70,18 @@ impl Group {
         Ok(())
     }
 
-    /// Reserves the [`min`](Group::set_min) of each group right below this one: bytes that such a group may charge within its `min` are kept free for
-    /// it, also while it uses none. By default only a small reserve is kept, and others may use the rest.
+    /// Reserves the [`min`](Group::set_min) of each child of this group: the bytes that a child may
+    /// charge within its `min` stay free for it, even while it uses none. By default only a small
+    /// reserve is kept, and others may use the rest.
     ///
-    /// Other charges see this group's [`max`](Group::max) less those bytes, and are refused above that
-    /// ([`ChargeError::reserved`](crate::ChargeError::reserved)). Bytes that are in use already when this is set are not taken back: the reservation
-    /// fills as they are freed or reclaimed. If the `min` of all children together are more than `max`, the first to charge have theirs. Of one child
-    /// at most 512 GiB are reserved, and of one that protects all its bytes ([`BYTES_MAX`](crate::BYTES_MAX)) none. Forced charges use reserved bytes
-    /// too. So may a charge that is decided while another group frees bytes within its `min`, by as many bytes.
+    /// Other charges see this group's [`max`](Group::max) minus those bytes, and are refused above
+    /// that ([`ChargeError::reserved`](crate::ChargeError::reserved)). Bytes that are already in
+    /// use when this is set are not taken back: the reservation fills as they are freed or
+    /// reclaimed. If the `min` of all children together exceed `max`, the children that charge
+    /// first get theirs. At most 512 GiB are reserved for one child, and none for a child that
+    /// protects all its bytes ([`BYTES_MAX`](crate::BYTES_MAX)). Forced charges may use reserved
+    /// bytes. So may a charge that is decided while another group frees bytes within its `min`, by
+    /// as many bytes.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -104,28 +110,31 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the `min` of each group right below is [reserved](Group::set_reserve_min); not once the group is removed.
+    /// Returns whether the `min` of each child is [reserved](Group::set_reserve_min). Returns
+    /// `false` once the group is removed.
     pub fn reserves_min(&self) -> bool {
         self.node().find_used().is_some_and(|used| used.reserves_min())
     }
 
-    /// The setting of [`set_min`](Group::set_min), in bytes; 0 once the group is removed.
+    /// Returns the setting of [`set_min`](Group::set_min) in bytes, or 0 once the group is removed.
     pub fn min(&self) -> u64 {
         self.node().protection().min
     }
 
-    /// The setting of [`set_low`](Group::set_low), in bytes; 0 once the group is removed.
+    /// Returns the setting of [`set_low`](Group::set_low) in bytes, or 0 once the group is removed.
     pub fn low(&self) -> u64 {
         self.node().protection().low
     }
 
-    /// The bytes of the group that are protected now, where the root needs memory. They follow from its settings and from those above and
-    /// beside it. They may have changed when the call returns.
+    /// Returns the bytes of the group that are protected now when the root needs memory. They
+    /// follow from its own settings and those of its ancestors and siblings, and may have changed
+    /// when the call returns.
     pub fn protection(&self) -> Protection {
         effective::effective(self.node(), self.node().shared().root())
     }
 
-    /// As [`protection`](Group::protection), where the group `top` needs memory; nothing if `top` is not above this one.
+    /// Does the same for when the group `top` needs memory. Returns nothing if `top` is not above
+    /// this group.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, Protection};
@@ -133,7 +142,8 @@ impl Group {
     /// let tenants = hierarchy.create("/tenants").unwrap();
     /// let alice = tenants.create("alice").unwrap();
     /// alice.set_min(4096).unwrap();
-    /// // The tenants are not protected from others, so neither is alice; among the tenants alice has her min.
+    /// // The tenants are not protected from others, so neither is alice.
+    /// // Among the tenants, alice has her min.
     /// assert_eq!(alice.protection(), Protection::default());
     /// assert_eq!(alice.protection_within(&tenants).min, 4096);
     /// ```
@@ -146,11 +156,12 @@ impl Group {
         }
     }
 
-    /// The protection of each online group below this one, where this one needs memory: parents before children, in one pass from the top.
-    /// It allocates and takes the tree lock for short steps, so it is for reports.
+    /// Returns the protection of each online group below this one when this one needs memory,
+    /// parents before children, in one pass from the top. It allocates and takes the tree lock for
+    /// short steps, so it is meant for reports.
     pub fn protections(&self) -> Vec<(GroupId, Protection)> {
         let top = self.node();
-        // Of the groups that are above the next one, by their depth below the top.
+        // The protection of the groups above the next one, by their depth below the top.
         let mut above = vec![Protection::default()];
         let of = |group: Group| {
             let node = group.node();

@@ -1,4 +1,5 @@
-//! Release: gives back the node of a removed group that holds nothing more, and a hierarchy with its last group.
+//! Release: returns the node of a removed group that holds nothing more, and a hierarchy with its
+//! last group.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,14 +11,15 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
-/// Hierarchies without a user, kept for the next user, the one that waits longest first.
+/// Hierarchies that nobody uses, ready for the next user. The one that has waited longest is first.
 pub(crate) static POOL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
 
-/// So many hierarchies of one shape wait in the pool for a user with the same configuration, and keep up to 256 KiB of groups' memory each. If
-/// there are more, the next user gets one of them whatever its configuration is, and those that come then keep no such memory.
+/// How many hierarchies of one shape wait in the pool for a user with the same configuration, and
+/// keep up to 256 KiB of groups' memory each. If more wait, the next user gets one of them whatever
+/// its configuration is, and those that arrive then keep no such memory.
 pub(crate) const POOLED_MOST: usize = 8;
 
-/// Whether more hierarchies like this one wait than keep the memory of groups.
+/// Returns whether more hierarchies like this one wait than may keep the memory of groups.
 pub(crate) fn is_crowded(shared: &'static Shared) -> bool {
     let pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     pool.iter().filter(|pooled| pooled.shape == shared.shape).nth(POOLED_MOST).is_some()
@@ -33,18 +35,20 @@ pub(crate) fn unpin(node: &'static Node) {
 }
 
 impl Shared {
-    /// Releases a removed group that holds nothing and has no handle. Does nothing otherwise.
+    /// Releases a removed group that holds nothing and has no handle. Otherwise does nothing.
     pub(crate) fn release_if_done(&'static self, id: NodeId) {
         self.release_held(&mut self.tree.lock(), id);
     }
 
-    /// Releases a group as `release_if_done` does, and then the ancestors that it kept.
+    /// Does the same for a caller that holds the tree lock, and then releases the ancestors that
+    /// the group kept.
     pub(crate) fn release_held(&'static self, tree: &mut Tree, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next {
             let Some(node) = self.node(id) else { break };
-            // In this order. Outside the tree lock, the usage of a removed group only falls. A handle comes only from another handle
-            // or from a charge with bytes (`node` I3). So a zero seen here stays zero.
+            // The order matters. Outside the tree lock, the usage of a removed group only falls,
+            // and a handle is made only from another handle or from a charge with bytes (`node`
+            // I3). So a zero seen here stays zero.
             let is_done = || tree.is_dying(id) && node.counter.usage() == 0 && !node.is_pinned();
             // A drain pins the groups that are listed (`holders` I2).
             if !is_done()

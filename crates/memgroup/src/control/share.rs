@@ -1,4 +1,4 @@
-//! Fair shares of a group, as users set and read them. The rule stands in `counter::share`.
+//! Fair shares of a group, as users set and read them. The rule itself is in `counter::share`.
 
 use core::fmt;
 
@@ -14,7 +14,8 @@ use crate::tree::topology::{State, Tree};
 /// The largest factor.
 pub const SHARE_MAX: u32 = 1024;
 
-/// Gives each group below `node` a share, or takes it away. Whether the group is online: one that goes offline meanwhile gives none.
+/// Gives each child of `node` a share, or takes it away. Returns whether the group is online: a
+/// group that goes offline during the call gives no shares.
 fn set_factor(node: &'static Node, factor: u32) -> bool {
     let (shared, used) = (node.shared(), node.used());
     let lock = shared.level_lock(node.id());
@@ -27,7 +28,7 @@ fn set_factor(node: &'static Node, factor: u32) -> bool {
         if factor == 0 {
             used.set_factor(0);
         }
-        // From the first step on groups get or lose their share when they are created.
+        // From the first step on, new groups get a share, or none, when they are created.
         give(&tree, node, factor > 0);
         if !children.step(&tree, |child| join(&tree, child, factor > 0)) {
             used.set_factor(u64::from(factor));
@@ -37,14 +38,15 @@ fn set_factor(node: &'static Node, factor: u32) -> bool {
     drop(lock);
     if factor > 0 {
         share::recount_own(node);
-        // Stocks from before have caps that leave shares too little. They are opened again with smaller ones.
+        // Stocks that were opened before have caps that leave too little for the shares. After the
+        // drain they get smaller ones.
         freeze::drain_all(node);
     }
     chain::levels(node).for_each(|level| _ = waiters::serve(level));
     true
 }
 
-/// Marks a group as one that gives shares, or gives none. The caller holds the tree lock.
+/// Marks a group as one that gives shares, or that gives none. The caller must hold the tree lock.
 pub(crate) fn give(tree: &Tree, node: &'static Node, is_on: bool) {
     if node.marks.is_shared() != is_on {
         node.marks.share(tree, is_on);
@@ -52,7 +54,8 @@ pub(crate) fn give(tree: &Tree, node: &'static Node, is_on: bool) {
     }
 }
 
-/// The group has a share of its parent from here on, or has none. The caller holds the tree lock, and the group is online.
+/// Gives the group a share of its parent, or takes it away. The group must be online, and the
+/// caller must hold the tree lock.
 fn join(tree: &Tree, node: &'static Node, is_on: bool) {
     used::set_weight(tree, node, if is_on { u64::from(node.waiting.weight()) } else { 0 });
     if let Some(level) = node.up().filter(|_| is_on) {
@@ -60,14 +63,15 @@ fn join(tree: &Tree, node: &'static Node, is_on: bool) {
     }
 }
 
-/// A group was created: where its parent gives shares, it has one.
+/// Gives a new group a share if its parent gives shares.
 pub(crate) fn created(tree: &Tree, node: &'static Node) {
     if node.up().is_some_and(|up| up.marks.is_shared()) {
         join(tree, node, true);
     }
 }
 
-/// Why a share factor was not set. The one before stays in force. Printed, it completes the phrase "failed to ...".
+/// The reason why a share factor was not set. The previous one stays in force. Printed, it
+/// completes the phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShareError {
@@ -78,9 +82,9 @@ pub enum ShareError {
         /// The factor that was asked for.
         asked: u32,
     },
-    /// The group was removed, and gives no shares any more.
+    /// The group was removed, so it gives no shares any more.
     Offline {
-        /// The path it had.
+        /// The path that it had.
         path: String,
     },
     /// Charges are not counted in the root of this hierarchy, so it has nothing to share.
@@ -113,38 +117,44 @@ impl std::error::Error for ShareError {}
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct FairShare {
-    /// Bytes that the group may use while the groups beside it use no more than now.
+    /// Bytes that the group may use while its siblings use no more than now.
     pub bytes: u64,
-    /// Its even part, or its `min` if that is more. Groups above theirs give when it needs these bytes, as far as they have caches or kill hooks.
+    /// The group's even part, or its `min` if that is more. When the group needs these bytes,
+    /// siblings above their own part release memory, provided that they have caches or kill hooks.
     #[cfg_attr(feature = "serde", serde(rename = "even_bytes"))]
     pub even: u64,
-    /// Bytes that it uses above that: the first that it gives when another needs them.
+    /// Bytes that it uses above that. They are the first that it must release when a sibling needs
+    /// them.
     #[cfg_attr(feature = "serde", serde(rename = "excess_bytes"))]
     pub excess: u64,
-    /// Bytes that its caches gave for charges of groups beside it, since it was created.
+    /// Bytes that its caches released for charges of its siblings since it was created.
     #[cfg_attr(feature = "serde", serde(rename = "given_bytes"))]
     pub given: u64,
-    /// Bytes that caches of groups beside it gave for its charges.
+    /// Bytes that its siblings' caches released for its charges.
     #[cfg_attr(feature = "serde", serde(rename = "taken_bytes"))]
     pub taken: u64,
-    /// The group beside it that was given bytes last.
+    /// The sibling for which it released bytes last.
     #[cfg_attr(feature = "serde", serde(with = "crate::base::json::maybe_id"))]
     pub given_to: Option<GroupId>,
 }
 
 /// Fair shares.
 impl Group {
-    /// Gives each group right below this one a fair share of its room; `None` turns that off. One setting on a parent keeps a runaway below it from
-    /// starving the others.
+    /// Gives each child of this group a fair share of its room; `None` turns that off. One setting
+    /// on a parent keeps a runaway child from starving the others.
     ///
-    /// The factor `a` bounds one group by the bytes that are left free: it may use up to `a` times as many. With 8, the usual
-    /// factor, one group alone gets 8/9 of the room, and a ninth is free for one that comes. The room is this group's [`max`](Group::max), or less
-    /// where a group above leaves less. Whatever others ask for, `n` groups of equal [weight](Group::set_weight) have `8 / (8 n + 1)` of it each.
+    /// The factor `a` bounds a child by the bytes that are left free: it may use up to `a` times as
+    /// many. With the usual factor, 8, a child that is alone gets at most 8/9 of the room, and a
+    /// ninth stays free for a newcomer. The room is this group's [`max`](Group::max), or less if a
+    /// group above leaves less. Whatever others ask for, each of `n` groups of equal
+    /// [weight](Group::set_weight) is sure of `8 / (8 n + 1)` of it.
     ///
-    /// A group above its share is treated as at a limit of its own: its own caches give back, its own victims are stopped, and then it is refused.
-    /// The error names it ([`ChargeError::is_by_share`](crate::ChargeError::is_by_share)).
+    /// A group above its share is treated as if it were at a limit of its own: its own caches
+    /// release memory, its own victims are stopped, and then it is refused. The error names it
+    /// ([`ChargeError::is_by_share`](crate::ChargeError::is_by_share)).
     ///
-    /// It is in force when the call returns, for groups that are created later too. Charges under way may miss it.
+    /// The setting is in force when the call returns, also for groups that are created later.
+    /// Charges under way may miss it.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -165,7 +175,8 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// The factor is 0, or more than 1,024; the group was removed; or it is a root that is not accounted.
+    /// The factor is 0 or more than 1,024, the group was removed, or it is a root that is not
+    /// accounted.
     pub fn set_share(&self, factor: impl Into<Option<u32>>) -> Result<(), ShareError> {
         let (node, factor) = (self.node(), factor.into());
         if factor.is_some_and(|factor| !(1..=SHARE_MAX).contains(&factor)) {
@@ -181,13 +192,14 @@ impl Group {
         }
     }
 
-    /// The factor of the fair shares right below this group; `None` where it gives none.
+    /// Returns the factor of the fair shares of this group's children, or `None` if it gives none.
     pub fn share(&self) -> Option<u32> {
         let factor = self.node().find_used().map_or(0, |used| used.factor());
         u32::try_from(factor).ok().filter(|&factor| factor > 0)
     }
 
-    /// The group's own share of the one above, now. `None` where that gives none, or has no limit.
+    /// Returns the group's own share of its parent now, or `None` if the parent gives no shares or
+    /// has no limit.
     pub fn fair_share(&self) -> Option<FairShare> {
         let node = self.node();
         let share = share::of_child(node)?;
@@ -196,7 +208,7 @@ impl Group {
         Some(FairShare { bytes: share.bytes, even: share.even, excess, given, taken, given_to })
     }
 
-    /// The weight has changed: that of the group's share too.
+    /// Adjusts the group's share after its weight has changed.
     pub(crate) fn reweigh_share(&self) {
         let node = self.node();
         let tree = node.shared().tree.lock();

@@ -1,10 +1,12 @@
 //! Delay: the time that a debt costs.
 //!
-//! `r² × debt / 4096` seconds, where r says by how much of its limit the worst level exceeds it. Linux' shifts come to the same; it charges in pages
-//! of 4096 bytes. `docs/high.md` has a table. No delay is longer than 2 s, which 17.7 % above the limit reach with 64 pages.
+//! `r² × debt / 4096` seconds, where `r` is the part of its limit by which the worst level exceeds
+//! it. Linux computes the same by shifts, because it charges in pages of 4096 bytes. `docs/high.md`
+//! has a table. No delay is longer than 2 s, which 64 pages cost at 17.7 % above the limit.
 //!
-//! - B1. Computed in `f64`: the error is far below a nanosecond in two seconds. No number overflows: the largest ratio is 2^48 / 4096, and its
-//!   square times 2^64 bytes is about 2^124.
+//! - B1. Computed in `f64`: the error is far below a nanosecond in two seconds. No number
+//!   overflows, because the largest ratio is 2^48 / 4096, and its square times 2^64 bytes is about
+//!   2^124.
 
 use core::time::Duration;
 
@@ -13,41 +15,43 @@ use crate::control::high::Level;
 /// The longest delay.
 pub(crate) const MOST: Duration = Duration::from_secs(2);
 
-/// The shortest delay that is slept for: a thread that sleeps and is woken loses as much by that alone.
+/// The shortest delay worth a sleep: to sleep and to be woken costs a thread as much by itself.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// A smaller limit counts as this one, as in Linux. Otherwise a byte above a limit of 0 would be infinitely far above it.
+/// A smaller limit counts as this one, as in Linux. Otherwise a byte above a limit of 0 would be
+/// infinitely far above it.
 const PAGE: u64 = 4096;
 
 impl Level {
-    /// By how much of its limit usage exceeds it; 0 where it does not.
+    /// Returns the part of its limit by which usage exceeds it, or 0 if it doesn't.
     pub(crate) fn ratio(self) -> f64 {
         self.above() as f64 / self.limit.max(PAGE) as f64
     }
 }
 
-/// Seconds that a debt costs at a ratio, without a bound.
+/// Returns the seconds that a debt costs at a ratio, without an upper bound.
 fn seconds(ratio: f64, debt_bytes: u64) -> f64 {
     ratio * ratio * (debt_bytes as f64 / PAGE as f64)
 }
 
-/// The delay of a debt at a ratio.
+/// Returns the delay that a debt costs at a ratio.
 pub(crate) fn delay(ratio: f64, debt_bytes: u64) -> Duration {
     Duration::from_secs_f64(seconds(ratio, debt_bytes).min(MOST.as_secs_f64()))
 }
 
-/// Whether a debt is worth a sleep.
+/// Returns whether a debt is worth a sleep.
 pub(crate) fn is_due(ratio: f64, debt_bytes: u64) -> bool {
     delay(ratio, debt_bytes) >= LEAST
 }
 
-/// The part of a debt that is unpaid when `left` of its delay is left. The longest delay pays for a debt that would cost more.
+/// Returns the part of a debt that is unpaid when `left` of its delay is left. The longest delay
+/// pays for the whole debt, even if the debt would cost more.
 pub(crate) fn unpaid(ratio: f64, debt_bytes: u64, left: Duration) -> u64 {
     let whole = seconds(ratio, debt_bytes);
     if whole <= 0.0 {
         return 0;
     }
-    // A cast of a number that is too large for the type stops at its largest value.
+    // A cast of a number that is too large for the type saturates.
     ((left.as_secs_f64() / whole) * debt_bytes as f64).min(debt_bytes as f64) as u64
 }
 

@@ -1,4 +1,4 @@
-//! High: a limit that slows down. See [`guide::high`](crate::guide::high).
+//! High: a limit that slows a group down. See [`guide::high`](crate::guide::high).
 
 mod delay;
 mod notice;
@@ -15,10 +15,10 @@ use crate::reclaim::{self, Purpose, credit};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// Rounds in a row that leave usage no lower, after which `set_high` asks shrinkers no more.
+/// How many rounds in a row may leave usage no lower before `set_high` stops asking shrinkers.
 const FRUITLESS_MOST: u32 = 16;
 
-/// Usage of one level, and the limit it is compared with.
+/// The usage of one level, and the limit that it's compared with.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     usage: u64,
@@ -26,12 +26,12 @@ struct Level {
 }
 
 impl Level {
-    /// Compared with `high` alone.
+    /// The level compared with `high` alone.
     fn of_high(node: &Node) -> Level {
         Level { usage: node.counter.usage(), limit: node.counter.high() }
     }
 
-    /// Compared with the lower of `high` and `max`: forced charges exceed both.
+    /// The level compared with the lower of `high` and `max`, because forced charges exceed both.
     fn of_both(node: &Node) -> Level {
         let seen = node.counter.read();
         // A dry run delays no thread.
@@ -44,18 +44,21 @@ impl Level {
     }
 }
 
-/// Returns prepaid bytes of the subtree to the counters, as many as are above the limit: no group uses them yet.
+/// Returns as many prepaid bytes of the subtree to the counters as are above the limit, because no
+/// group uses them yet.
 fn drain_stocks(top: &'static Node) {
     freeze::drain(top, Level::of_high(top).above());
 }
 
-/// Whether the thread must not wait: it is in a shrinker's call, or in a read section, which other threads wait for.
+/// Returns whether the thread must not wait because it is in a shrinker's call, or in a read
+/// section that other threads wait for.
 fn must_not_wait() -> bool {
     credit::is_reclaiming() || grace::inside()
 }
 
-/// Has shrinkers of the subtree free the bytes above `high`, and waits for them where they allow it. It ends when usage is within the limit, or
-/// shrinkers give nothing more. It also ends when the group is removed, or other threads charge as fast as bytes are freed.
+/// Has shrinkers of the subtree free the bytes above `high`, and waits for them if they allow it.
+/// Ends when usage is within the limit, when shrinkers release nothing more, when the group is
+/// removed, or when other threads charge as fast as bytes are freed.
 fn bring_down(node: &'static Node) {
     let (mut least, mut fruitless) = (u64::MAX, 0);
     while fruitless < FRUITLESS_MOST && !node.counter.is_offline() {
@@ -77,20 +80,24 @@ fn bring_down(node: &'static Node) {
 
 /// The soft limit.
 impl Group {
-    /// The soft limit, in bytes; `None` if there is none: `memory.high`.
+    /// Returns the soft limit in bytes, or `None` if there is none. This is `memory.high` of cgroup
+    /// v2.
     pub fn high(&self) -> Option<u64> {
         limit::given(self.node().counter.high())
     }
 
-    /// Sets the soft limit, and has shrinkers of the group and of those below free the bytes above it, as a write to `memory.high` does. `None`
-    /// takes the limit away.
+    /// Sets the soft limit, and has shrinkers of the group's subtree free the bytes above it, as a
+    /// write to `memory.high` does. `None` removes the limit.
     ///
-    /// No charge fails because of it. From now on a charge that takes the group above `high` has shrinkers free memory on its own thread. The bytes
-    /// that stay above are a [debt](Group::owed) of the group that charged.
+    /// No charge fails because of it. From now on a charge that takes the group above `high` has
+    /// shrinkers free memory on its own thread. The bytes that stay above are a [debt](Group::owed)
+    /// of the group that charged.
     ///
-    /// The limit is in force before any shrinker is asked, and may be set under load. Then the call may wait, as [`reclaim`](Group::reclaim) does;
-    /// within a shrinker's call or a read section it asks no shrinker. It returns with usage above the limit if shrinkers give nothing more,
-    /// or if others charge as fast as bytes are freed. A charge under way at that moment may go unnoticed; the next one does not.
+    /// The limit is in force before any shrinker is asked, and may be set under load. Then the call
+    /// may wait, as [`reclaim`](Group::reclaim) does. Within a shrinker's call or a read section it
+    /// asks no shrinker. It returns although usage is above the limit if shrinkers release nothing
+    /// more, or if others charge as fast as bytes are freed. A charge under way at that moment may
+    /// go unnoticed, but the next one doesn't.
     ///
     /// # Errors
     /// The limit is more than a counter holds (256 TiB).
@@ -114,7 +121,9 @@ impl Group {
         }
         node.shared().highs.get_or_init(|| ());
         node.high.set_fruitful();
-        // ORDERING: SeqCst fence; puts the new limit before the look at usage, as far as it can. A charge is missed only if it was under way (B2).
+        // ORDERING: SeqCst fence, between the new limit and the reads of usage. It has no partner:
+        // a charge that misses the new limit was under way (B2). Without it, usage could be read
+        // before the limit is visible, and charges made between the two would be missed by both.
         fence(Ordering::SeqCst);
         if !must_not_wait() {
             bring_down(node);
@@ -122,9 +131,11 @@ impl Group {
         Ok(())
     }
 
-    /// The debt of this group. These are unpaid bytes that its charges took while one of its levels was above its `high`, or its `max` by force.
-    /// Up to 64 KiB a slot are owed as soon as they are prepaid; a drain takes those that it finds off the debt.
-    /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for them. Groups below have debts of their own.
+    /// Returns the group's debt: the unpaid bytes that its charges took while one of its levels was
+    /// above its `high`, or above its `max` by force. Up to 64 KiB a slot are owed as soon as they
+    /// are prepaid, and a drain takes those that it finds off the debt.
+    /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for the debt.
+    /// Each group below has a debt of its own.
     pub fn owed(&self) -> u64 {
         self.node().high.debt.bytes()
     }

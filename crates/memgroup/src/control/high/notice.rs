@@ -1,16 +1,22 @@
 //! Notice: the consequences of a charge of the counters that finds a level above its `high`.
 //!
 //! ```text
-//!   charged ─▶ has any group a high? ─▶ each level, from the group up: above? ─▶ drain ─▶ still? ─▶ event, shrinkers free bytes
-//!                 └─ no: one load                                                          └─ the bytes still above: a debt of the group that charged
+//!   charged ─▶ has any group a high? ─▶ each level, from the group up: above? ─▶ drain
+//!                  └─ no: one load                                                 │
+//!        the bytes still above are a debt    ◀── event, shrinkers free bytes ◀── still?
+//!        of the group that charged
 //! ```
 //!
-//! It follows the charge, after every mark and section of the stock has ended, because shrinkers are user code.
+//! It follows the charge, after every mark and section of the stock has ended, because shrinkers
+//! are user code.
 //!
-//! - I1. Nothing here refuses, waits or sleeps. The charging thread asks shrinkers once for each level, for no more than it took and [`SLACK_BYTES`].
-//! - I2. Forced charges ask no shrinker, because the thread that makes one may hold a lock that a callback wants. They only owe.
-//! - B1. Prepaid bytes count as used. They are drained when a charge takes a level above its limit, and before a thread is delayed. In between a
-//!   group may owe for bytes in its stocks, up to the slots' budgets.
+//! - I1. Nothing here refuses, waits or sleeps. The charging thread asks shrinkers once for each
+//!   level, for no more than it took and [`SLACK_BYTES`].
+//! - I2. Forced charges ask no shrinker, because the thread that makes one may hold a lock that a
+//!   callback needs. They only add to the debt.
+//! - B1. Prepaid bytes count as used. They are drained when a charge takes a level above its limit,
+//!   and before a thread is delayed. Between the two a group may owe for bytes in its stocks, up to
+//!   the slots' budgets.
 
 use crate::base::effort::Effort;
 use crate::control::high::{Level, drain_stocks};
@@ -22,10 +28,12 @@ use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
 use crate::tree::node::Node;
 
-/// Bytes that shrinkers are asked for beyond those that a charge took, so that not every charge that follows has to ask again.
+/// Bytes that shrinkers are asked for beyond those that a charge took, so that not every charge
+/// that follows must ask again.
 pub(crate) const SLACK_BYTES: u64 = 64 << 10;
 
-/// A charge of `node` took `bytes` from the counters up to `until`. The caller is in no section, and holds no lock.
+/// Acts on a charge of `node` that took `bytes` from the counters up to `until`. The caller must be
+/// in no section and hold no lock.
 #[inline]
 pub(crate) fn after_charge(node: &'static Node, until: Until, bytes: u64, effort: Effort) {
     if node.shared().highs.get().is_some() {
@@ -40,7 +48,7 @@ fn check_levels(node: &'static Node, until: Until, bytes: u64, effort: Effort) {
     add_debt(node, levels(), bytes);
 }
 
-/// A forced charge of an online group took `bytes`, perhaps above `max` too.
+/// Acts on a forced charge of an online group that took `bytes`, perhaps above `max` too.
 pub(crate) fn after_forced_charge(node: &'static Node, bytes: u64) {
     chain::levels(node).filter(is_above_high).for_each(|level| event::count(level, Event::High));
     add_debt(node, chain::levels(node), bytes);
@@ -50,7 +58,8 @@ fn is_above_high(level: &&'static Node) -> bool {
     Level::of_high(level).above() > 0
 }
 
-/// Adds the bytes that are still above at the worst level to the debt, as far as this charge took them.
+/// Adds the bytes that are still above at the worst level to the debt, but no more than this charge
+/// took.
 fn add_debt(node: &'static Node, levels: impl Iterator<Item = &'static Node>, bytes: u64) {
     let above = levels.map(|level| Level::of_both(level).above()).max().unwrap_or(0);
     if above > 0 {
@@ -58,7 +67,7 @@ fn add_debt(node: &'static Node, levels: impl Iterator<Item = &'static Node>, by
     }
 }
 
-/// A charge of `node` found `level` above its `high`.
+/// Acts on a charge of `node` that found `level` above its `high`.
 fn hold_down(node: &'static Node, level: &'static Node, bytes: u64, effort: Effort) {
     let found = Level::of_high(level);
     let was_within = found.usage.saturating_sub(bytes) <= found.limit;

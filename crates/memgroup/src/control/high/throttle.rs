@@ -1,16 +1,22 @@
 //! Throttle: delays the thread of a group that owes, at a moment that the caller chooses.
 //!
-//! A charge never sleeps: it may be inside an allocator, with a lock that others need. The bytes that it took above a limit are a debt instead. The
-//! code that works for the group pays between its statements, by [`Group::throttle`], or by [`Group::take_throttle`] where it must not block a thread.
+//! A charge never sleeps, because it may be inside an allocator, with a lock that others need.
+//! Instead, the bytes that it took above a limit become a debt. The code that works for the group
+//! pays it between its statements: by [`Group::throttle`], or by [`Group::take_throttle`] if it
+//! must not block a thread.
 //!
 //! ```text
-//!   debt ─▶ any level above? ─▶ 10 ms worth? ─▶ drain, shrinkers free ─▶ still? ─▶ taken ─▶ time passes ─▶ dropped: paid
-//!            └─ no: forgiven     └─ no: stays                                         └─ too early: the rest is owed again
+//!   debt ─▶ any level above? ─▶ 10 ms worth? ─▶ drain, shrinkers free ─▶ still above? ─▶ taken
+//!            └─ no: forgiven     └─ no: stays                                              │
+//!            dropped too early: the rest is owed again  ◀── dropped: paid ◀── time passes ◀┘
 //! ```
 //!
-//! - I1. A debt that was taken is in one [`Throttle`], which pays by its time or gives the rest back (`debt` I1).
-//! - I2. Nothing here waits in a shrinker's call or a read section. Nothing waits beyond the caller's deadline, except for a callback that hangs.
-//! - B1. A sleeping thread checks every [`CHECK_EVERY`] whether it still has to sleep. So it may sleep that much too long.
+//! - I1. A debt that was taken is in one [`Throttle`], which pays by its time or returns the rest
+//!   (`debt` I1).
+//! - I2. Nothing here waits in a shrinker's call or a read section. Nothing waits beyond the
+//!   caller's deadline, except for a callback that hangs.
+//! - B1. A sleeping thread checks every [`CHECK_EVERY`] whether it must still sleep, so it may
+//!   sleep that much too long.
 
 use core::fmt;
 use core::time::Duration;
@@ -30,7 +36,8 @@ use crate::stats::update::count;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// How often a sleeping thread checks whether it has to sleep. To wake it, every uncharge would have to look for sleeping threads.
+/// How often a sleeping thread checks whether it must still sleep. To wake it, every uncharge would
+/// have to look for sleeping threads.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The reason why a [`Group::throttle`] returned.
@@ -39,9 +46,11 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 pub enum ThrottleEnd {
     /// The group owes nothing, or less than 10 ms' worth.
     NothingDue,
-    /// No level is above its limit, or none was any more before the delay was over. The debt is forgiven.
+    /// No level is above its limit, or none was any more before the delay was over. The debt is
+    /// forgiven.
     Within,
-    /// The thread is in a shrinker's call or in a read section, where it must not wait. The debt stays.
+    /// The thread is in a shrinker's call or in a read section, where it must not wait. The debt
+    /// stays.
     Inside,
     /// The thread slept for the whole debt.
     Paid,
@@ -59,7 +68,7 @@ pub enum ThrottleEnd {
 pub struct Throttled {
     /// The reason why it returned.
     pub end: ThrottleEnd,
-    /// Bytes that it was to pay for.
+    /// Bytes that it had to pay for.
     pub bytes: u64,
     /// The delay for them.
     pub delay: Duration,
@@ -69,10 +78,12 @@ pub struct Throttled {
     pub reclaimed: u64,
 }
 
-/// A delay that a group owes and its caller sees to: keep it for [`delay`](Throttle::delay), then drop it.
+/// A delay that a group owes, for a caller that schedules it: keep it for
+/// [`delay`](Throttle::delay), then drop it.
 ///
-/// While it lives, the group counts as delayed, in the statistics `throttles` and `throttled_usec`. Dropped too early, it gives the rest back as debt,
-/// unless no level is above its limit any more. So a statement that is cancelled during its delay has not escaped it.
+/// While it lives, the group counts as delayed in the statistics `throttles` and `throttled_usec`.
+/// If it's dropped too early, the rest is owed again, unless no level is above its limit any more.
+/// So a statement that is cancelled during its delay doesn't escape it.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -101,7 +112,7 @@ pub struct Throttle {
 #[derive(Clone, Copy)]
 struct Worst {
     node: &'static Node,
-    /// By how much of its limit; 0 where none is above.
+    /// The part of its limit by which it exceeds it, or 0 if no level is above.
     ratio: f64,
 }
 
@@ -116,7 +127,8 @@ impl Worst {
     }
 }
 
-/// The level because of which the group has to pay now, or the reason why it need not. Forgives a debt where no level is above its limit.
+/// Returns the level because of which the group must pay now, or the reason why it need not.
+/// Forgives the debt if no level is above its limit.
 fn due(node: &'static Node) -> Result<Worst, ThrottleEnd> {
     let debt = &node.high.debt;
     let owed = debt.bytes();
@@ -137,8 +149,8 @@ fn due(node: &'static Node) -> Result<Worst, ThrottleEnd> {
     if is_due(worst.ratio, owed) { Ok(worst) } else { Err(ThrottleEnd::NothingDue) }
 }
 
-/// Drains the stocks below each level that is above its limit. Then, with `asks`, has shrinkers there free bytes, and waits for them. Returns the
-/// freed bytes.
+/// Drains the stocks below each level that is above its limit. Then, if `asks` is set, has
+/// shrinkers there free bytes, and waits for them. Returns the freed bytes.
 fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 {
     let mut given = 0;
     for level in chain::levels(node) {
@@ -164,33 +176,36 @@ impl Throttle {
         Ok(Throttle { group: group.clone(), bytes, worst, delay, since, forgiven: false })
     }
 
-    /// How long the group is to be delayed: at least 10 ms, at most 2 s.
+    /// Returns how long the group should be delayed: at least 10 ms, at most 2 s.
     pub fn delay(&self) -> Duration {
         self.delay
     }
 
-    /// The rest of the delay, counted from when it was taken. It is zero once no level of the group is above its limit.
+    /// Returns the rest of the delay, counted from when it was taken. The rest is zero once no
+    /// level of the group is above its limit.
     pub fn left(&self) -> Duration {
         let left = self.delay.saturating_sub(self.since.elapsed());
         if left.is_zero() || self.is_needless() { Duration::ZERO } else { left }
     }
 
-    /// Ends the delay as paid, whatever is left of it by this thread's clock. For callers with a clock of their own, such as a runtime's timer.
+    /// Ends the delay as paid, whatever is left of it by this thread's clock. This is for callers
+    /// with a clock of their own, such as a runtime's timer.
     pub fn finish(mut self) {
         self.forgiven = true;
     }
 
-    /// Bytes that it pays for.
+    /// Returns the bytes that it pays for.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The group that owes.
+    /// Returns the group that owes.
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// Whether no level is above its limit any more, or the group is removed. Drains the group's own stocks first, because freed bytes go there.
+    /// Returns whether no level is above its limit any more, or the group is removed. Drains the
+    /// group's own stocks first, because freed bytes are there.
     fn is_needless(&self) -> bool {
         let node = self.group.node();
         if node.counter.is_offline() {
@@ -249,15 +264,19 @@ impl fmt::Debug for Throttle {
 
 /// Throttling.
 impl Group {
-    /// Delays the calling thread for the group's [debt](Group::owed). Call it while the thread holds no lock that other threads wait for: between
-    /// two statements, outside of transactions.
+    /// Delays the calling thread for the group's [debt](Group::owed). Call it while the thread
+    /// holds no lock that other threads wait for: between two statements, outside of transactions.
     ///
-    /// First shrinkers of the levels that are above their limit free bytes, and here they may wait. If that is not enough, the thread sleeps for
-    /// r² x debt / 4096 seconds, up to 2 s. Here r says by how much of its limit (the lower of `high` and `max`) the worst level exceeds it. A debt
-    /// that costs less than 10 ms stays until it has grown. The thread wakes early, within 10 ms, when no level is above its limit any more or
-    /// the group is removed. It wakes at the deadline. No group is killed and no charge refused because of it.
+    /// First, shrinkers of the levels that are above their limit free bytes, and here they may
+    /// wait. If that is not enough, the thread sleeps for r² x debt / 4096 seconds, up to 2 s,
+    /// where r is the part of its limit (the lower of `high` and `max`) by which the worst level
+    /// exceeds it. A debt that costs less than 10 ms stays until it has grown. The thread wakes
+    /// early, within 10 ms, when no level is above its limit any more or the group is removed.
+    /// Otherwise it wakes at the deadline at the latest. No group is killed and no charge refused
+    /// because of the debt.
     ///
-    /// Without a debt it is one load. Within a shrinker's call or a read section it does nothing.
+    /// Without a debt, a call costs one load. Within a shrinker's call or a read section it does
+    /// nothing.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, ThrottleEnd};
@@ -300,11 +319,11 @@ impl Group {
         }
     }
 
-    /// Takes the group's [debt](Group::owed) as a delay that the caller sees to, for callers that schedule themselves. Returns `None` if nothing is
-    /// due, or within a shrinker's call or a read section.
+    /// Takes the group's [debt](Group::owed) as a delay for callers that schedule themselves.
+    /// Returns `None` if nothing is due, or within a shrinker's call or a read section.
     ///
-    /// It neither sleeps nor asks shrinkers, which might wait; see [`reclaim`](Group::reclaim) for that. Otherwise it is as
-    /// [`throttle`](Group::throttle).
+    /// It neither sleeps nor asks shrinkers, which might wait; see [`reclaim`](Group::reclaim) for
+    /// that. Otherwise it does the same as [`throttle`](Group::throttle).
     pub fn take_throttle(&self) -> Option<Throttle> {
         due(self.node()).ok()?;
         make_room(self.node(), None, false);
