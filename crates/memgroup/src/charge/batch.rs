@@ -1,8 +1,9 @@
-//! Batch: a charge that the stock did not serve buys a batch for itself and the charges to come.
+//! Batch: a charge that the stock did not serve buys a batch for itself and for later charges.
 //!
-//! First the miss puts back the bytes that its attempt subtracted. Then it buys a batch, if the limits leave room for one. The batch is bought
-//! between two marks: PENDING is set in the word, the counters are charged, the surplus is deposited and PENDING cleared by one
-//! compare-and-swap. So there is never a prepaid byte that a refuser can neither take nor wait for.
+//! First the miss puts back the bytes that its attempt subtracted. Then it buys a batch if the
+//! limits leave room for one. It sets PENDING in the word, charges the counters, and then deposits
+//! the surplus and clears PENDING by one compare-and-swap. So a thread that is about to refuse a
+//! charge can always take a prepaid byte, or wait for it.
 
 use memgroup_sync::interleave;
 
@@ -21,15 +22,16 @@ use crate::stock::{Pending, Stock, listed, next_cap};
 use crate::tree::error::ChargeError;
 use crate::tree::node::Node;
 
-/// The most that one slot prepays above `high`: little beside the debt that makes a thread wait, and enough for small charges.
+/// The most that one slot prepays above `high`: little compared with the debt that makes a thread
+/// wait, and enough for small charges.
 const ABOVE_HIGH: u64 = 64 << 10;
 
 enum Purchase {
-    /// The stock had enough after all; nothing was bought.
+    /// The stock had enough after all, so nothing was bought.
     Served,
-    /// The charge and a batch were bought, so many bytes in all.
+    /// The charge and a batch were bought: this many bytes in all.
     Bought(u64),
-    /// The charge is still to be made, exactly.
+    /// Nothing was bought. The charge must still be made exactly.
     Declined,
 }
 
@@ -42,7 +44,7 @@ pub(crate) fn charge(node: &'static Node, bytes: u64, means: Means) -> Result<()
     }
 }
 
-/// Charges `bytes` on `slot`: from its stock, if that has them, otherwise on the slow path.
+/// Charges `bytes` from the stock of `slot`, or on the slow path if the stock doesn't have them.
 pub(crate) fn charge_in_slot(
     node: &'static Node,
     slot: usize,
@@ -58,7 +60,8 @@ pub(crate) fn charge_in_slot(
     charge_past_stock(node, bytes, means, Some(slot))
 }
 
-/// Charges `bytes` on the slow path. With a slot, the charge may buy a batch for its stock there.
+/// Charges `bytes` on the slow path. If there is a slot, the charge may buy a batch for its stock
+/// there.
 fn charge_past_stock(
     node: &'static Node,
     bytes: u64,
@@ -78,7 +81,8 @@ fn charge_past_stock(
     charge_slow_path(node, Ask { means, prepays: slot, ..Ask::exact(bytes, Until::Top) })
 }
 
-/// Charges `bytes` after an attempt on `stock`, which found `found`, did not serve them outright. The attempt is counted.
+/// Charges `bytes` after an attempt on `stock` found the word `found` and was not served outright.
+/// The attempt is already counted.
 pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word, means: Means) -> Result<(), ChargeError> {
     let (node, slot) = (stock.node, stock.slot);
     interleave::point();
@@ -97,7 +101,8 @@ pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word, means: Means) -
     charge_slow_path(node, Ask { means, prepays: Some(slot), ..Ask::exact(bytes, Until::Top) })
 }
 
-/// Buys a batch with `bytes` in it, or spends prepaid bytes after all; whether the charge is made.
+/// Buys a batch that includes `bytes`, or spends prepaid bytes after all. Returns whether the
+/// charge is made.
 pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64, effort: Effort) -> bool {
     let purchase = buy_batch(node, slot, bytes);
     if let Purchase::Served = purchase {
@@ -110,7 +115,7 @@ pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64, effort: Effort) 
     true
 }
 
-/// A charge of zero bytes keeps its group as a handle does.
+/// Makes a charge of zero bytes, which keeps its group as a handle does.
 fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
     let seen = node.counter.read();
     if seen.offline {
@@ -120,15 +125,17 @@ fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
     Ok(())
 }
 
-/// Takes the attempts out of a word that is full of them, be it open or not.
+/// Takes the attempts out of a word that has no room to count more, whether the stock is open or
+/// not.
 fn harvest(stock: &Stock) {
     if let Some(word) = stock.update(|word| word.is_full().then(|| word.harvested())) {
         count(stock.node, memory::CHARGES, word.attempts());
     }
 }
 
-/// Undoes the subtraction of an attempt that was not served. Like a refill, it may find the stock drained meanwhile, or filled
-/// up by threads that did not see the hidden bytes. Returns the bytes that the caller returns to the counters.
+/// Undoes the subtraction of an attempt that was not served. As after any addition, the stock may
+/// have been drained since, or filled up by threads that did not see the hidden bytes. Returns the
+/// bytes that the caller must return to the counters.
 fn put_back(stock: &Stock, bytes: u64) -> u64 {
     if stock.put(bytes).takes(bytes) || mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
         0
@@ -137,7 +144,8 @@ fn put_back(stock: &Stock, bytes: u64) -> u64 {
     }
 }
 
-/// The part of the chain's headroom that one slot may prepay: all slots together at most half of it.
+/// Returns the part of the chain's headroom that one slot may prepay. All slots together may prepay
+/// at most half of it.
 fn share_of_headroom(node: &'static Node, bytes: u64) -> u64 {
     let slots = 2 * node.shared().source.slots() as u64;
     chain::headroom_to_prepay(node, bytes + slots * ABOVE_HIGH).saturating_sub(bytes) / slots
@@ -162,7 +170,7 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
         interleave::point();
         let share = share_of_headroom(node, bytes);
         if share < bytes {
-            // Near a limit batches are exact.
+            // Near a limit charges are exact.
             return Purchase::Declined;
         }
         let wanted = next_cap(word, bytes, shared.stock_cap_max()).min((2 * share).next_power_of_two());
@@ -182,7 +190,8 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
     }
 }
 
-/// The cap this stock may have: `wanted` if the slot's budget and the shares above leave it, else the one it has.
+/// Returns the cap that this stock may have: `wanted` if the slot's budget and the shares above
+/// leave enough, or the one that it has.
 fn reserve_up_to(stock: &Stock, word: Word, wanted: u64) -> u64 {
     if wanted > word.cap() && evict::reserve(stock, word, wanted) {
         return wanted;
@@ -197,7 +206,8 @@ struct Batch {
     surplus: u64,
 }
 
-/// Charges the counters for a batch; PENDING is set and is cleared here. Where `cap` is more than the word's room, the stock is given that.
+/// Charges the counters for a batch. PENDING must be set, and is cleared here. If `cap` is more
+/// than the word's room, the stock gets it as its cap.
 fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: Batch) -> Purchase {
     let node = stock.node;
     let pending = Pending::begun(stock);
@@ -221,7 +231,8 @@ fn charge_batch(stock: &Stock, word: Word, cap: u64, Batch { bytes, surplus }: B
     if bought { Purchase::Bought(bytes + surplus) } else { Purchase::Declined }
 }
 
-/// Leaves the surplus of a batch in the stock, with a larger cap if there is a grant for it. Whether it has its cap now.
+/// Leaves the surplus of a batch in the stock, with a larger cap if there is a grant for it.
+/// Returns whether the stock has that cap now.
 fn end(pending: Pending<'_>, grant: Option<Grant>, cap: u64, surplus: u64) -> bool {
     match grant {
         Some(grant) => pending.open(grant, cap, surplus),

@@ -18,10 +18,10 @@ use crate::tree::owner::Owner;
 /// Bytes ahead are a multiple of this.
 const GRAIN: u64 = 64;
 
-/// The most bytes ahead that are charged by force.
+/// The most bytes ahead that a forced charge takes.
 const FORCED_AHEAD: u64 = 4096;
 
-/// The part of the room below the limits that one charge may take ahead.
+/// One charge may take ahead this part of the room below the limits.
 const PART_OF_ROOM: u64 = 32;
 
 std::thread_local! {
@@ -32,7 +32,8 @@ std::thread_local! {
 /// A charge that was made for blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
-    /// The group that has the bytes: the one asked for, or where that was removed, the nearest one above that was not.
+    /// The group that was charged: the one asked for, or its nearest ancestor that is online if
+    /// that was removed.
     pub owner: Owner,
     /// The bytes that were charged: at least those that were asked for.
     pub bytes: u64,
@@ -40,19 +41,23 @@ pub struct Charged {
 
 /// Charges for blocks of memory.
 impl Owner {
-    /// Charges `bytes`, at any limit, and up to `ahead` more for the blocks to come.
+    /// Charges `bytes` at any limit, and up to `ahead` more for later blocks.
     ///
-    /// The bytes ahead are a multiple of 64. They are charged where all limits leave room for 32 times as many. Where not even `bytes` has room, the charge is forced, as
-    /// [`Group::charge_forced`](crate::Group::charge_forced) does it: the bytes above a limit are a debt and an overdraft, and `ahead` is charged with them
-    /// up to 4 KiB. Then the thread's flag is raised, on which [`checkpoint`](crate::block::checkpoint) acts.
+    /// The bytes ahead are a multiple of 64. They are charged if all limits leave room for 32 times
+    /// as many. If there isn't even room for `bytes`, the charge is forced, as by
+    /// [`Group::charge_forced`](crate::Group::charge_forced): the bytes above a limit are a debt
+    /// and an overdraft, and up to 4 KiB of `ahead` are charged with them. Then the thread's flag
+    /// is raised, on which [`checkpoint`](crate::block::checkpoint) acts.
     ///
-    /// Returns `None` if no group is left that can be charged: the hierarchy is gone, or the bytes are more than a counter holds.
+    /// Returns `None` if no group is left that can be charged, because the hierarchy is gone or the
+    /// bytes are more than a counter holds.
     ///
-    /// It calls no foreign code, allocates nothing, and waits for no memory. It takes a lock of the engine in two cases only: to wake threads that wait
-    /// for an event that it counts, and to serve a waiting charge after a race for the last bytes.
+    /// It calls no foreign code, allocates nothing, and doesn't wait for memory. It takes a lock of
+    /// the engine in two cases only: to wake threads that wait for an event that it counts, and to
+    /// serve a waiting charge after a race for the last bytes.
     ///
-    /// # Safety in an allocator
-    /// It may be called at any time in a thread's life, except where [`is_inside`](crate::block::is_inside) says yes.
+    /// # Safety in an allocator It may be called at any time in a thread's life, except while
+    /// [`is_inside`](crate::block::is_inside) returns `true`.
     pub fn charge(self, bytes: u64, ahead: u64) -> Option<Charged> {
         let node = self.node();
         let ahead = match ahead {
@@ -62,8 +67,9 @@ impl Owner {
         charge_within(node, bytes + ahead).or_else(|| charge_online(node, bytes, ahead.min(FORCED_AHEAD)))
     }
 
-    /// Charges `bytes` more for a block that grows, as [`charge`](Owner::charge) does: to this very group, which holds bytes of the block. Whether it
-    /// could. Where the group was removed, the call takes the tree lock.
+    /// Charges `bytes` more for a block that grows, as [`charge`](Owner::charge) does, but always
+    /// to this group, which must hold bytes of the block. Returns whether the bytes were charged.
+    /// If the group was removed, the call takes the tree lock.
     pub fn grow(self, bytes: u64) -> bool {
         let node = self.node();
         charge_within(node, bytes).is_some()
@@ -71,11 +77,11 @@ impl Owner {
             || node.counter.is_offline() && Charge::forced(node, bytes).is_ok()
     }
 
-    /// Charges `bytes` as [`Group::try_charge_by`](crate::Group::try_charge_by) does with [`Effort::Count`]. Where the group was removed, it charges the
-    /// nearest group above that was not. Returns the one that it charged.
+    /// Charges `bytes` as [`Group::try_charge_by`](crate::Group::try_charge_by) does with
+    /// [`Effort::Count`]. If the group was removed, charges its nearest ancestor that is online.
+    /// Returns the group that was charged.
     ///
-    /// # Errors
-    /// As there.
+    /// # Errors The same as those of [`Group::try_charge_by`](crate::Group::try_charge_by).
     pub fn try_charge(self, bytes: u64) -> Result<Owner, ChargeError> {
         let means = Means::with(Effort::Count);
         let count = |node: &'static Node| node.charge_unheld(Unheld::begin(), bytes, means);
@@ -90,11 +96,10 @@ impl Owner {
         charged.map(|()| Owner::of(node))
     }
 
-    /// Charges `bytes` more for a block that grows, to this very group, if there is room for them. Where the group was removed, there is to be room in
-    /// the nearest group above that was not.
+    /// Charges `bytes` more for a block that grows, to this group, if there is room for them. If
+    /// the group was removed, its nearest ancestor that is online must have room.
     ///
-    /// # Errors
-    /// As [`try_charge`](Owner::try_charge).
+    /// # Errors The same as those of [`try_charge`](Owner::try_charge).
     pub fn try_grow(self, bytes: u64) -> Result<(), ChargeError> {
         let charged = self.try_charge(bytes)?;
         if charged != self {
@@ -109,22 +114,25 @@ impl Owner {
 
     /// Uncharges `bytes` that were charged for blocks, from any thread.
     ///
-    /// It calls no foreign code and waits for no memory. It takes locks of the engine where charges wait for the bytes, or a removed group is empty
-    /// then. The bytes are not checked: the [contract](crate::raw) of numbers holds here too.
+    /// It calls no foreign code and doesn't wait for memory. It takes locks of the engine if
+    /// charges wait for the bytes, or if a removed group is empty afterwards. The bytes are not
+    /// checked: the [contract](crate::raw) of numbers holds here, too.
     pub fn uncharge(self, bytes: u64) {
         if bytes > 0 {
             aftermath::uncharge_counters(self.node(), bytes);
         }
     }
 
-    /// Uncharges `bytes` without a lock, where [`is_inside`](crate::block::is_inside) says yes. Charges that wait are served by the next uncharge. A
-    /// removed group that was emptied by this call is not released before the next call that is not inside. The bytes are not checked, as there.
+    /// Uncharges `bytes` without a lock, for calls while [`is_inside`](crate::block::is_inside)
+    /// returns `true`. The next uncharge serves charges that wait. If this call empties a removed
+    /// group, the next call that is not inside releases the group. The bytes are not checked, as in
+    /// [`uncharge`](Owner::uncharge).
     pub fn uncharge_inside(self, bytes: u64) {
         chain::uncharge_held(self.node(), bytes);
     }
 }
 
-/// Charges so many bytes if all levels have room.
+/// Charges `bytes` if all levels have room for them.
 fn charge_within(node: &'static Node, bytes: u64) -> Option<Charged> {
     let climb = Climb::to(Until::Top);
     chain::look_for_room(node, Until::Top, bytes)
@@ -134,19 +142,19 @@ fn charge_within(node: &'static Node, bytes: u64) -> Option<Charged> {
     Some(Charged { owner: Owner::of(node), bytes })
 }
 
-/// The first level of a group that was not removed.
+/// Returns the group, or its nearest ancestor that is online if the group was removed.
 fn online(node: &'static Node) -> Option<&'static Node> {
     chain::levels(node).find(|level| !level.counter.is_offline())
 }
 
-/// Charges the first level that is online: `bytes` within all limits, else with `ahead` by force.
+/// Charges the first level that is online: `bytes` within all limits, or with `ahead` by force.
 #[cold]
 fn charge_online(node: &'static Node, bytes: u64, ahead: u64) -> Option<Charged> {
     while let Some(level) = online(node) {
         let outcome = charge_within(level, bytes).map_or_else(|| force(level, bytes + ahead), Ok);
         match outcome {
             Ok(charged) => return Some(charged),
-            // Removed at this moment: the next level is charged.
+            // The level was removed at this moment, so the next one is charged.
             Err(refused) if refused.seen.offline => {}
             Err(_) => return None,
         }
@@ -154,7 +162,7 @@ fn charge_online(node: &'static Node, bytes: u64, ahead: u64) -> Option<Charged>
     None
 }
 
-/// Charges at any limit, and raises the flag.
+/// Charges at any limit, and raises the thread's flag.
 fn force(node: &'static Node, bytes: u64) -> Result<Charged, Refused> {
     aftermath::charge_forced(node, bytes, u64::MAX, false)?;
     count(node, memory::FORCED, 1);
@@ -163,14 +171,15 @@ fn force(node: &'static Node, bytes: u64) -> Result<Charged, Refused> {
     Ok(Charged { owner: Owner::of(node), bytes })
 }
 
-/// Whether a block of this thread was charged beyond a limit since its last [`checkpoint`](crate::block::checkpoint).
+/// Returns whether a block of this thread was charged beyond a limit since its last
+/// [`checkpoint`](crate::block::checkpoint).
 #[inline(always)]
 pub fn is_over() -> bool {
     IS_RAISED.get()
 }
 
-/// Asks for room in the group: the bytes that it exceeds its limits by, and one more. A level that is full because of other groups is no reason to refuse
-/// (`share::own_excess`).
+/// Asks for room in the group: for the bytes by which it exceeds its limits, and one more. It isn't
+/// refused because of a level that is full of other groups' bytes (`share::own_excess`).
 pub(crate) fn checkpoint(node: &'static Node, means: Means) -> Result<(), ChargeError> {
     IS_RAISED.set(false);
     over_limit::mark_levels(node);

@@ -1,4 +1,4 @@
-//! Charge: the proof that bytes are accounted.
+//! Charge: the proof that bytes are accounted for.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -15,10 +15,11 @@ use crate::tree::error::ChargeError;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// Bytes accounted to a group and all its ancestors; dropping it uncharges them.
+/// Bytes charged to a group and all its ancestors; dropping it uncharges them.
 ///
-/// Two words, `Send` and `Sync`, bound to no lifetime: keep it beside the memory it accounts for. It keeps its group's
-/// counters, also after the group was removed, and costs no reference count.
+/// A charge is two words, `Send` and `Sync`, and bound to no lifetime, so it can be stored beside
+/// the memory it accounts for. It keeps its group's counters, even after the group was removed, and
+/// costs no reference count.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -43,7 +44,7 @@ impl Charge {
     /// Charges `bytes` more, as [`Group::try_charge`] does.
     ///
     /// # Errors
-    /// As there; this charge stays as it was.
+    /// The same as those of [`Group::try_charge`]. This charge stays as it was.
     #[inline]
     pub fn try_grow(&mut self, bytes: u64) -> Result<(), ChargeError> {
         self.grow_by(bytes, Node::charge)
@@ -52,16 +53,15 @@ impl Charge {
     /// Charges `bytes` more, as [`Group::try_charge_by`] does.
     ///
     /// # Errors
-    /// As there; this charge stays as it was.
+    /// The same as those of [`Group::try_charge_by`]. This charge stays as it was.
     #[inline]
     pub fn try_grow_by(&mut self, bytes: u64, effort: Effort) -> Result<(), ChargeError> {
         self.grow_by(bytes, |node, bytes| node.charge_by(bytes, Means::with(effort)))
     }
 
-    /// Uncharges `bytes` of it.
+    /// Uncharges `bytes` of this charge.
     ///
-    /// # Panics
-    /// When it has fewer; nothing is uncharged then.
+    /// # Panics If it has fewer bytes. Nothing is uncharged then.
     #[inline]
     pub fn shrink(&mut self, bytes: u64) {
         self.part_with(bytes, "shrink");
@@ -71,12 +71,12 @@ impl Charge {
 
 /// Bytes and group, read.
 impl Charge {
-    /// Bytes it accounts for.
+    /// Returns the bytes that it accounts for.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The group they are charged to.
+    /// Returns the group that the bytes are charged to.
     pub fn group(&self) -> Group {
         Group::pinned(self.node)
     }
@@ -87,24 +87,22 @@ impl Charge {
     /// Charges `bytes` more at any limit, as [`Group::charge_forced`] does.
     ///
     /// # Errors
-    /// As there; this charge stays as it was.
+    /// The same as those of [`Group::charge_forced`]. This charge stays as it was.
     pub fn grow_forced(&mut self, bytes: u64) -> Result<(), ChargeError> {
         self.grow_by(bytes, Charge::forced)
     }
 
-    /// Splits `bytes` off into a charge of their own; nothing is counted anew.
+    /// Splits `bytes` off into a charge of their own, without counting anything again.
     ///
-    /// # Panics
-    /// When it has fewer.
+    /// # Panics If it has fewer bytes.
     pub fn split(&mut self, bytes: u64) -> Charge {
         self.part_with(bytes, "split");
         Charge { node: self.node, bytes }
     }
 
-    /// Takes over all bytes of another charge of the same group; nothing is counted anew.
+    /// Takes over all bytes of another charge of the same group, without counting anything again.
     ///
-    /// # Errors
-    /// Gives `other` back when it is another group's.
+    /// # Errors Returns `other` if it belongs to another group.
     pub fn merge(&mut self, other: Charge) -> Result<(), Charge> {
         if !std::ptr::eq(self.node, other.node) {
             return Err(other);
@@ -113,14 +111,15 @@ impl Charge {
         Ok(())
     }
 
-    /// Moves the bytes to another group of the same hierarchy. They are counted at every moment: the target's own levels are
-    /// charged before the source's are uncharged. The levels above both groups are not touched, so neither are fair shares and reservations there.
+    /// Moves the bytes to another group of the same hierarchy. They are counted at every moment,
+    /// because the target's own levels are charged before the source's are uncharged. The levels
+    /// above both groups are not touched, so fair shares and reservations there don't change
+    /// either.
     ///
-    /// # Errors
-    /// A level of the target refuses, or it was removed; this charge stays as it was.
+    /// # Errors A level of the target refuses, or the target was removed. This charge stays as it
+    /// was.
     ///
-    /// # Panics
-    /// When the group is of another hierarchy.
+    /// # Panics If the target belongs to another hierarchy.
     pub fn try_move_to(&mut self, target: &Group) -> Result<(), ChargeError> {
         let (from, to) = (self.node, target.node());
         assert!(
@@ -148,13 +147,13 @@ impl Charge {
         if common.is_none_or(|common| !std::ptr::eq(common, from)) {
             aftermath::uncharge(from, until, self.bytes);
         }
-        // A level above both may keep fewer bytes free now, though nothing was uncharged there.
+        // A level above both may keep fewer bytes free now, although nothing was uncharged there.
         common.into_iter().flat_map(chain::levels).for_each(|level| _ = waiters::serve(level));
         Ok(())
     }
 
-    /// Lets go of the bytes without uncharging them, for a memory block that keeps the two numbers and gives them to
-    /// [`Hierarchy::uncharge`](crate::Hierarchy::uncharge) later.
+    /// Gives up the bytes without uncharging them, for a memory block that stores the two numbers
+    /// and passes them to [`Hierarchy::uncharge`](crate::Hierarchy::uncharge) later.
     #[inline]
     pub fn into_parts(self) -> (GroupId, u64) {
         let kept = ManuallyDrop::new(self);
@@ -168,19 +167,21 @@ impl Charge {
 
 /// For the crate's own use.
 impl Charge {
-    /// Owns bytes that are charged already; for zero bytes, a count on the node taken already.
+    /// Owns bytes that are already charged. For zero bytes, the caller must have taken a count on
+    /// the node.
     #[inline(always)]
     pub(crate) fn owning(node: &'static Node, bytes: u64) -> Charge {
         Charge { node, bytes }
     }
 
-    /// Zero bytes of a group, held as a handle is.
+    /// Zero bytes of a group. They keep it as a handle does.
     pub(crate) fn empty(group: &Group) -> Charge {
         group.node().pin();
         Charge { node: group.node(), bytes: 0 }
     }
 
-    /// Charges `bytes` at any limit: prepaid bytes first, else as a debt of the levels that it takes above their limits.
+    /// Charges `bytes` at any limit: from prepaid bytes if possible, or else as a debt of the
+    /// levels that exceed their limits by it.
     pub(crate) fn forced(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
         if bytes == 0 {
             node.pin();
@@ -203,7 +204,7 @@ impl Charge {
         if !refused.seen.offline {
             return Err(ChargeError::of(refused.node, refused.seen, bytes));
         }
-        // In a removed group usage rises only under the tree lock (`node` I3).
+        // In a removed group, usage rises only under the tree lock (`node` I3).
         let tree = node.shared().tree.lock();
         aftermath::charge_forced(node, bytes, u64::MAX, true)
             .map_err(|refused| ChargeError::of(refused.node, refused.seen_online(), bytes))?;
@@ -213,7 +214,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Has `charge` make a charge of `bytes` for its group, and takes them over.
+    /// Has `charge` make a charge of `bytes` for this charge's group, and adds them to this charge.
     #[inline]
     pub(crate) fn grow_by(
         &mut self,
@@ -227,7 +228,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Takes over what another charge of the group owned: one of no bytes, a count on the node.
+    /// Takes over what another charge of the group owned. If that has no bytes, it owns a count on
+    /// the node.
     #[inline]
     pub(crate) fn add(&mut self, bytes: u64) {
         let one_is_empty = self.bytes == 0 || bytes == 0;
@@ -237,7 +239,7 @@ impl Charge {
         }
     }
 
-    /// Gives up what a charge of `bytes` owns, for the caller to take over.
+    /// Gives up what a charge of `bytes` owns, so that the caller can take it over.
     #[inline]
     fn part_with(&mut self, bytes: u64, verb: &str) {
         assert!(bytes <= self.bytes, "cannot {verb} {bytes} bytes off a charge of {}", self.bytes);

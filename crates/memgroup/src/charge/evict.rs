@@ -1,4 +1,4 @@
-//! Evict: stocks that lie idle give their part of the slot's budget to a group that asks.
+//! Evict: idle stocks give up their part of the slot's budget to a group that asks for it.
 
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
@@ -14,16 +14,19 @@ use crate::stock::drain::Taken;
 use crate::stock::{Pending, Stock, grant};
 use crate::tree::node::Node;
 
-/// How many of a group's next charges go to the counters after its stock was evicted, and after it found no room in the budget. A group that
-/// is charged often soon asks again, and others lie idle by then.
+/// How many of a group's next charges go to the counters after its stock was evicted, and after it
+/// found no room in the budget. A group that is charged often soon asks again, and by then other
+/// stocks are idle.
 const EVICTED: u32 = 64;
 const REFUSED: u32 = 8;
 
-/// Stocks that a miss looks at. More would lap the hand within one round of many busy groups, and spare none of them.
+/// How many stocks one miss visits. More would take the hand around many busy groups within one
+/// round, and spare none of them.
 const VISITS: u32 = 2;
 
-/// Takes the bytes that `cap` adds to the word's cap out of the budget of the slot, if need be from stocks of others that lie idle there. A group
-/// that gets none, and has no stock there, goes to the counters for a while.
+/// Takes the bytes that `cap` adds to the word's cap out of the slot's budget, if necessary from
+/// idle stocks of other groups. If the group gets none and has no stock there, its charges go to
+/// the counters for a while.
 pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
     let &Stock { node, slot, .. } = stock;
     let (budget, bytes) = (&node.shared().budget, cap - word.cap());
@@ -32,7 +35,8 @@ pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
     if !leaves_shares && word.is_open() {
         return false;
     }
-    // Where shares leave too little, those give way that have it: of the same tenant, if that has half of all.
+    // If the shares above leave too little, the stocks that hold it are evicted: those of the same
+    // tenant if it holds half of all.
     let below = if leaves_shares { None } else { left.held_below };
     let is_reserved = leaves_shares && budget.reserve(slot, bytes)
         || evict_idle(node, slot, bytes, below)
@@ -44,14 +48,16 @@ pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
     is_reserved
 }
 
-/// Whether a grant for the cap leaves groups above their fair shares. A stock is opened while there is any room for its grant. One that grows leaves
-/// three quarters of the room to others.
+/// Returns whether a grant for `cap` leaves enough for the fair shares of the groups above. A stock
+/// may be opened while there is any room for its grant, but one that grows must leave three
+/// quarters of the room to others.
 fn leaves_shares(left: GrantsLeft, word: Word, cap: u64) -> bool {
     let grant = grant::of_cap(cap - word.room());
     grant <= if word.is_open() { left.bytes / 4 } else { left.bytes }
 }
 
-/// The same after others were evicted. A stock that was drained asks for its old cap: if that is too large, it begins anew.
+/// Does the same after others were evicted. A drained stock asks for its old cap. If that is too
+/// large, the cap is returned, and the stock starts again with a small one.
 fn leaves_shares_now(stock: &Stock, word: Word, cap: u64) -> bool {
     let leaves_shares = leaves_shares(share::grants_left(stock.node), word, cap);
     if !leaves_shares && word.cap() > 0 {
@@ -60,14 +66,15 @@ fn leaves_shares_now(stock: &Stock, word: Word, cap: u64) -> bool {
     leaves_shares
 }
 
-/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up. It passes groups that are not `below` that one.
+/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
+/// If `below` is given, skips groups outside its subtree.
 #[cold]
 fn evict_idle(asking: &'static Node, slot: usize, wanted: u64, below: Option<&'static Node>) -> bool {
     let shared = asking.shared();
     let groups = u64::from(shared.places());
     let mut freed = 0;
     for _ in 0..u64::from(VISITS).min(groups) {
-        // ORDERING: Relaxed; where the hand stands is a matter of fairness only.
+        // ORDERING: Relaxed, because the position of the hand matters for fairness only.
         let at = shared.budget.hand.get(slot).fetch_add(1, Ordering::Relaxed) % groups;
         let is_meant = |node: &&'static Node| {
             !std::ptr::eq(*node, asking) && below.is_none_or(|below| node.is_within(below))
@@ -82,7 +89,8 @@ fn evict_idle(asking: &'static Node, slot: usize, wanted: u64, below: Option<&'s
     freed > 0 || below.is_some()
 }
 
-/// One stock under the hand: spared and harvested if it was used, else returned. Returns the reserve given back.
+/// Visits one stock under the hand: harvests and spares it if it was used, or returns it to the
+/// budget. Returns the reserve that was given back.
 pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
     let Some(stock) = Stock::of(node, slot) else { return 0 };
     let shared = node.shared();
@@ -91,12 +99,12 @@ pub(crate) fn visit(node: &'static Node, slot: usize) -> u64 {
         return 0;
     }
     let spared = word.is_open() && word.is_used();
-    // One attempt: a word that moves is not idle.
+    // There is only one attempt, because a word that changes is not idle.
     let next = if spared { word.rested().with_pending() } else { word.retired() };
     if !stock.change(word, next) && !mutation::active(Mutation::ClockTakesTheCapBlindly) {
         return 0;
     }
-    // The node cannot be released under us: the grant of the stock holds off removal's last look.
+    // The node can't be released while this runs: removal waits for the grant of the stock.
     if spared {
         let _pending = Pending::begun(&stock);
         count(node, memory::CHARGES, word.attempts());

@@ -1,9 +1,10 @@
 //! Fast: a charge or an uncharge that the stock of this thread's slot serves.
 //!
-//! Nothing is called on the way to the atomic addition. A value that lives across a call is pushed onto the stack when the function
-//! begins. An atomic addition waits for every store before it. Nor is anything loaded after it: a load waits for the
-//! addition in its turn. There is no read section: the word never moves, and the caller holds the group by its handle or by the bytes
-//! that it returns (`stock::Stock` has the exceptions).
+//! Nothing is called on the way to the atomic addition, because a value that lives across a call is
+//! pushed onto the stack when the function begins, and an atomic addition waits for every store
+//! before it. Nothing is loaded after the addition, because a load would wait for it in turn. There
+//! is no read section either: the word never moves, and the caller holds the group by its handle or
+//! by the bytes that it returns (`stock::Stock` has the exceptions).
 
 use memgroup_sync::atomic::AtomicU64;
 
@@ -15,13 +16,13 @@ use crate::tree::error::ChargeError;
 use crate::tree::node::Node;
 
 impl Node {
-    /// Charges `bytes`: from the stock, else on the slow path.
+    /// Charges `bytes` from the stock, or on the slow path if the stock doesn't have them.
     #[inline(always)]
     pub(crate) fn charge(&'static self, bytes: u64) -> Result<(), ChargeError> {
         self.charge_by(bytes, Means::PLAIN)
     }
 
-    /// The same, by `means` where the stock does not serve it.
+    /// Does the same. If the stock doesn't serve the charge, it's made by `means`.
     #[inline(always)]
     pub(crate) fn charge_by(&'static self, bytes: u64, means: Means) -> Result<(), ChargeError> {
         let (mut slot, mut tried, mut found) = (0, None, Word(0));
@@ -37,7 +38,8 @@ impl Node {
         self.charge_slowly(bytes, means, slot, tried, found)
     }
 
-    /// The same where nothing holds the group. `unheld` has been there since the caller found it.
+    /// Does the same for a caller that doesn't hold the group. `unheld` must exist since before the
+    /// caller found the group.
     #[inline(always)]
     pub(crate) fn charge_unheld(
         &'static self,
@@ -74,7 +76,8 @@ impl Node {
         batch::charge_miss(stock, bytes, found, means)
     }
 
-    /// All that is not a hit, in one function, so that little is left to be inlined elsewhere. With a word, the attempt on it was made.
+    /// The part of a charge that is not a hit, in one function so that little code is inlined into
+    /// callers. If there is a word, the attempt on it was already made.
     #[cold]
     #[inline(never)]
     fn charge_slowly(
@@ -91,7 +94,7 @@ impl Node {
         }
     }
 
-    /// Uncharges `bytes`: into the stock, else on the slow path.
+    /// Uncharges `bytes` into the stock, or on the slow path if the stock doesn't take them.
     #[inline(always)]
     pub(crate) fn uncharge(&'static self, bytes: u64) {
         let (mut slot, mut put) = (0, None);
@@ -106,12 +109,14 @@ impl Node {
         self.uncharge_slowly(bytes, slot, put);
     }
 
-    /// The part of an uncharge that is not a hit, in one function as `charge_slowly`. With a word, the bytes lie in it.
+    /// The part of an uncharge that is not a hit, in one function as `charge_slowly`. If there is a
+    /// word, the bytes are already in it.
     #[cold]
     #[inline(never)]
     pub(crate) fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<&'static AtomicU64>) {
         match put {
-            // Where the node was given back, another thread has taken the bytes back to the counters before.
+            // If the node was given back, another thread has already returned the bytes to the
+            // counters.
             Some(word) => {
                 let stock = Stock::again(self, slot, word);
                 stock.into_iter().for_each(|stock| refill::uncharge_miss(stock, bytes));

@@ -1,7 +1,8 @@
 //! Models of the stock: every interleaving of a few calls, with up to three preemptions.
 //!
-//! The models check the contrapositive of G1. If live bytes, bytes in flight and asked bytes fit below the limit at every
-//! moment, no call may be refused. Each fault of `mutation` must make its model fail.
+//! The models check the contrapositive of G1: if live bytes, bytes in flight and requested bytes
+//! fit below the limit at every moment, no call may be refused. Each fault of `mutation` must make
+//! its model fail.
 
 use memgroup_percpu::{Records, SlotSource, Wait};
 use memgroup_sync::loom::thread;
@@ -30,7 +31,7 @@ mod removal;
 /// Charges and uncharges on a slot of the model's choice.
 impl Node {
     pub(crate) fn charge_at(&'static self, slot: usize, bytes: u64) -> Result<(), ChargeError> {
-        // Else few models come to an order in which the thread that was made later is the first.
+        // Without this yield, few models would reach an order in which the later thread runs first.
         thread::yield_now();
         batch::charge_in_slot(self, slot, bytes, crate::base::effort::Means::PLAIN)
     }
@@ -69,7 +70,7 @@ pub(crate) fn obtain(config: Config) -> &'static Shared {
     shared
 }
 
-/// Words of loom's come into being with their first access, which must precede the model's threads.
+/// loom creates a word at its first access, which must precede the model's threads.
 fn warm(records: &'static Records) {
     let blocks = [(); 3].map(|()| records.allocate(1, Wait::May).unwrap());
     for block in blocks {
@@ -82,24 +83,25 @@ fn warm(records: &'static Records) {
     }
 }
 
-/// Charges and misses: the statistics of the subsystem `memory` that models count, if they count.
+/// The statistics of the subsystem `memory` that models count, if they count: charges and misses.
 pub(crate) static COUNTED: [Subsystem; 1] =
     [Subsystem { name: "memory", stats: stats::SUBSYSTEM.stats.split_at(stats::STOCK_MISSES.index() + 1).0 }];
 
-/// A hierarchy of so many groups without an accounted root, in which nothing is counted.
+/// A hierarchy of at most `groups_max` groups without an accounted root, in which nothing is
+/// counted.
 pub(crate) fn config(slots: usize, groups_max: u32) -> Config {
     let source = SlotSource::virtual_slots(slots).unwrap();
     let config = Config::with_slots(source).groups_max(groups_max).account_root(false);
-    // No charge of more than half a cap is stocked.
+    // A charge of more than half a cap is not stocked.
     config.stock_cap_bytes(8 * UNIT).stock_budget_bytes(32 * UNIT)
 }
 
-/// A group with a chain of one counter, its own.
+/// A group whose chain is one counter, its own.
 pub(crate) fn lone_group(slots: usize, max: u64) -> &'static Node {
     lone_group_of(config(slots, 2), max)
 }
 
-/// The same, with its charges and misses counted.
+/// Does the same, with the group's charges and misses counted.
 pub(crate) fn counted_group(slots: usize, max: u64) -> &'static Node {
     lone_group_of(Config { builtin: &COUNTED, ..config(slots, 2) }, max)
 }
@@ -111,7 +113,7 @@ fn lone_group_of(config: Config, max: u64) -> &'static Node {
     group
 }
 
-/// Charges that the group's figures know of.
+/// Returns the charges that the group's statistics have counted.
 pub(crate) fn charges_counted(node: &'static Node) -> u64 {
     let store = node.shared().statistics.store(MEMORY);
     flush::refresh(store, node);
@@ -126,12 +128,12 @@ pub(crate) fn drain_all(node: &'static Node) -> u64 {
     aftermath::drain(node).bytes
 }
 
-/// The stock word of a slot at rest.
+/// Returns the stock word of a slot at rest.
 fn word_at_rest(node: &'static Node, slot: usize) -> Option<Word> {
     Stock::of(node, slot).map(|stock| stock.look())
 }
 
-/// At rest: the reserved part of the budget is the sum of the stocks' caps.
+/// Asserts that at rest the reserved part of the budget is the sum of the stocks' caps.
 fn assert_reserves_are_caps(shared: &'static Shared) {
     let cap = |node: &'static Node, slot| word_at_rest(node, slot).map_or(0, Word::cap);
     let nodes = || (0..shared.places()).filter_map(|at| shared.node(NodeId(at)));
@@ -140,7 +142,8 @@ fn assert_reserves_are_caps(shared: &'static Shared) {
     }
 }
 
-/// At rest, with nothing charged: usage is the prepaid bytes, and a drain brings it to zero.
+/// Asserts that at rest, with nothing charged, usage equals the prepaid bytes, and a drain brings
+/// it to zero.
 pub(crate) fn assert_conserved(node: &'static Node) {
     assert_reserves_are_caps(node.shared());
     assert_eq!(node.counter.usage(), prepaid(node));
@@ -199,7 +202,7 @@ fn an_eviction_and_a_charge_conserve() {
             group.charge_at(0, UNIT).unwrap();
             group.uncharge_at(0, UNIT);
         });
-        // The first visit harvests, the second finds the stock idle or does not.
+        // The first visit harvests. The second may find the stock idle.
         evict::visit(group, 0);
         evict::visit(group, 0);
         user.join().unwrap();
@@ -216,7 +219,7 @@ fn an_undone_attempt_leaves_the_stock_within_its_cap() {
             group.charge_at(0, UNIT).unwrap();
         }
         group.uncharge_at(0, 2 * UNIT);
-        // Hides the stock while the others are put back into it.
+        // Hides the stock while the other bytes are put back into it.
         let large = thread::spawn(move || group.charge_at(0, 8 * UNIT).unwrap());
         group.uncharge_at(0, UNIT);
         group.uncharge_at(0, UNIT);
@@ -237,7 +240,7 @@ fn a_finished_uncharge_is_found_by_the_next_drain() {
         freeing.join().unwrap();
         let other = thread::spawn(move || freeze::drain_all(group));
         freeze::drain_all(group);
-        // Two drains at once share the work; when either returns, nothing is left.
+        // Two drains at once share the work. When either returns, nothing is left.
         assert_eq!((group.counter.usage(), prepaid(group)), (0, 0));
         other.join().unwrap();
     });
@@ -246,7 +249,8 @@ fn a_finished_uncharge_is_found_by_the_next_drain() {
 fn a_small_and_a_large_charge_that_fit_together() {
     let group = lone_group(2, 6 * UNIT);
     let small = thread::spawn(move || {
-        // With all of the limit free this buys a batch; its surplus must never stand in the large one's way.
+        // With all of the limit free this buys a batch. Its surplus must never make the large
+        // charge fail.
         group.charge_at(1, UNIT).expect("one of six units is always free for it");
     });
     group.charge_at(0, 5 * UNIT).expect("five of six units are always free for it");
@@ -278,7 +282,8 @@ fn closing_only_the_stocks_that_hold_something_is_caught() {
 #[test]
 fn a_refill_between_sweep_and_refusal_refuses_no_charge() {
     explore(|| {
-        // Two units are prepaid in slot 1 or live there, one is asked for: three of three, at every moment.
+        // Two units are prepaid in slot 1 or live there, and one is asked for: three of three, at
+        // every moment.
         let group = lone_group(2, 3 * UNIT);
         group.charge_at(1, 2 * UNIT).unwrap();
         group.uncharge_at(1, 2 * UNIT);
@@ -293,7 +298,7 @@ fn a_refill_between_sweep_and_refusal_refuses_no_charge() {
     });
 }
 
-/// A parent with a limit and a child with stock of its own; the child's own limit is `child_max`.
+/// A parent with a limit, and a child with stock of its own and the limit `child_max`.
 fn parent_and_child(parent_max: u64, child_max: u64) -> (&'static Node, &'static Node) {
     let shared = obtain(config(2, 3));
     let parent = shared.create(shared.root(), "parent").unwrap();
@@ -333,7 +338,7 @@ fn catches_a_grant_that_is_returned_too_early() {
     mutation::with(Mutation::GrantIsReturnedTooEarly, || explore(a_drain_beside_a_refusal));
 }
 
-/// A drain has taken the bytes of a stock, and not returned them yet, when a charge is to be refused.
+/// A drain has taken the bytes of a stock and not returned them yet when a charge would be refused.
 fn a_drain_beside_a_refusal() {
     let (parent, child) = parent_and_child(6 * UNIT, 6 * UNIT);
     child.charge_at(1, UNIT).unwrap();
@@ -354,7 +359,8 @@ fn refuses_rightly_beside_a_drain() {
 #[test]
 fn a_closure_grows_to_the_level_that_refuses_next() {
     explore(|| {
-        // A batch in flight is in the way of the child's limit first, the parent's own stock in the way of the parent's then.
+        // A batch in flight first stands in the way at the child's limit, and then the parent's own
+        // stock does at the parent's.
         let (parent, child) = parent_and_child(6 * UNIT, 6 * UNIT);
         parent.charge_at(1, UNIT / 2).unwrap();
         parent.uncharge_at(1, UNIT / 2);
@@ -382,7 +388,7 @@ fn an_overflow_or_an_eviction_under_way_refuses_no_charge() {
         group.uncharge_at(0, UNIT);
         assert_eq!(prepaid(group), 2 * UNIT);
         group.counter.set_max(9 * UNIT);
-        // Two units are live. One is freed, which makes two overflow: more than its own.
+        // Two units are live. One is freed, so two units overflow: more than its own.
         let freeing = thread::spawn(move || {
             group.uncharge_at(0, UNIT);
             evict::visit(group, 0);
@@ -404,7 +410,7 @@ fn chargers_that_fail_at_once_are_refused_by_live_bytes_only() {
         let other = thread::spawn(move || group.charge_at(1, UNIT));
         let mine = group.charge_at(0, UNIT);
         let others = other.join().unwrap();
-        // One unit is free: exactly one of the two gets it.
+        // One unit is free, so exactly one of the two gets it.
         assert!(mine.is_ok() != others.is_ok());
         let refused = mine.err().or(others.err()).unwrap();
         assert_eq!((refused.kind(), refused.usage()), (ChargeErrorKind::Refused, 2 * UNIT));
@@ -413,7 +419,8 @@ fn chargers_that_fail_at_once_are_refused_by_live_bytes_only() {
     });
 }
 
-/// The child's limit and the parent's are in the way of one large charge each, while a small one buys a batch.
+/// The child's limit and the parent's each stand in the way of one large charge while a small one
+/// buys a batch.
 fn refusals_of_a_parent_and_a_child() {
     let (parent, child) = parent_and_child(8 * UNIT, 6 * UNIT);
     let small = thread::spawn(move || {

@@ -1,9 +1,10 @@
-//! Refill: an uncharge for which the stock had no room returns a batch.
+//! Refill: an uncharge that takes the stock above its cap returns a batch.
 //!
-//! An uncharge that finds no stock starts one, so a thread that only frees batches too. Overflow returns one batch and
-//! keeps one (hysteresis). The kernel empties the stock on overflow; a free and an allocation at the edge then walk the
-//! tree each time. Bytes between the word and the counters are marked PENDING, as in `batch`, or are the caller's own,
-//! which is uncharging them.
+//! An uncharge that finds no stock opens one, so a thread that only frees batches, too. Overflow
+//! returns one batch and keeps one (hysteresis). The kernel empties the stock on overflow, so that
+//! a free and an allocation at the edge walk the tree each time. Bytes between the word and the
+//! counters are marked PENDING, as in `batch`, or they are the caller's own, which it is
+//! uncharging.
 
 use memgroup_sync::interleave;
 
@@ -19,7 +20,8 @@ use crate::stock::{Pending, Stock, next_cap, withdraw};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// Uncharges `bytes`, which lie in the stock by now, above its cap or in spite of its mark.
+/// Uncharges `bytes` that were already put into the stock, although it is above its cap now or has
+/// a mark that closes it.
 pub(crate) fn uncharge_miss(stock: Stock, bytes: u64) {
     let node = stock.node;
     let owed = trim(&stock, bytes);
@@ -57,15 +59,15 @@ fn uncharge_past_stock(node: &'static Node, bytes: u64) {
     }
 }
 
-/// Returns bytes to the counters that were taken out of a stock.
+/// Returns bytes that were taken out of a stock to the counters.
 pub(crate) fn repay(node: &'static Node, bytes: u64) {
     if bytes > 0 {
         aftermath::uncharge_counters(node, bytes);
     }
 }
 
-/// After `bytes` were added to the word: brings it back within its cap, by opening the stock, by a larger cap or by returning a batch.
-/// Returns the bytes that the caller returns to the counters itself.
+/// Brings the word back within its cap after `bytes` were added to it: opens the stock, raises the
+/// cap or returns a batch. Returns the bytes that the caller must return to the counters itself.
 #[must_use = "the bytes are to be returned to the counters"]
 pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
     let node = stock.node;
@@ -80,8 +82,9 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
         if takes_own && (word.is_pending() || grant::is_barred(node)) {
             return withdraw(stock, bytes);
         }
-        // In hand: the group is held by them. Beside the caller's own no more than the grant has room for: others may be above the cap too, and
-        // return before these bytes do.
+        // The caller takes these bytes into its own hands, and they hold the group. Besides its own
+        // it takes no more than the grant has room for, because other threads' bytes may be above
+        // the cap, too, and these threads may return before these bytes do.
         let all = mutation::active(Mutation::OverflowTakesAll);
         let most = if all { held } else { bytes + room / 2 };
         let overflow = most.min(held - room / 2);
@@ -101,7 +104,8 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
             drop(pending);
             return overflow;
         } else {
-            // The open stock holds off removal, and with it the release of the node that is counted for.
+            // The open stock keeps removal waiting, and with it the release of the node that is
+            // counted for.
             count(node, memory::STOCK_RETURNS, 1);
             interleave::point();
             chain::uncharge_held(node, overflow);
@@ -111,7 +115,8 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
     }
 }
 
-/// Takes a larger cap out of the budget, and gets a grant for it that every level lets pass.
+/// Takes a larger cap out of the budget, and announces a grant for it. Returns `None` if the budget
+/// leaves no room or a level doesn't let the grant pass.
 fn reserve(pending: &Pending<'_>, word: Word, cap: u64) -> Option<Grant> {
     let &Stock { node, slot, .. } = pending.stock;
     if cap == word.room() || !evict::reserve(pending.stock, word, cap) {

@@ -9,9 +9,9 @@
 //! more. Only a charge that doesn't fit checks the mark:
 //!
 //! ```text
-//!   refused, mark set ─▶ OVER? ── yes: passes, counted
-//!                          └───── no: drain the subtree, try again ── fits: not counted
-//!                                        └── refused again: freeze the subtree, set OVER, try again
+//! refused, mark set ─▶ OVER? ── yes: passes, counted
+//!                        └───── no: drain the subtree, try again ── fits: not counted
+//!                                      └── refused again: freeze the subtree, set OVER, try again
 //! ```
 //!
 //! - I1. A charge passes such a limit only while OVER is set. Then no stock of the subtree is open,

@@ -162,7 +162,8 @@ impl Group {
     /// let tenants = hierarchy.create("/tenants").unwrap();
     /// tenants.set_max(9 << 20).unwrap();
     /// tenants.set_share(8).unwrap();
-    /// let (runaway, small) = (tenants.create("runaway").unwrap(), tenants.create("small").unwrap());
+    /// let runaway = tenants.create("runaway").unwrap();
+    /// let small = tenants.create("small").unwrap();
     /// let mut held = Vec::new();
     /// let error = loop {
     ///     match runaway.try_charge(64 << 10) {

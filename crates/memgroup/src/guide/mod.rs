@@ -1,29 +1,32 @@
 //! How each mechanism works: one page each, in the order in which a reader needs them.
 //!
-//! The [front page](crate) gives the whole in ten minutes. The pages are also in the repository, in `crates/memgroup/docs`.
+//! The [front page](crate) explains the whole in ten minutes. The pages are also in the repository,
+//! in `crates/memgroup/docs`.
 //!
 //! | page | describes |
 //! |---|---|
 //! | [`guarantees`] | the guarantees G1 to G10, and the cost of each operation |
-//! | [`stock`] | why a charge and its uncharge cost two atomic additions, and how prepaid bytes are taken back |
+//! | [`stock`] | why a charge and its uncharge cost two atomic additions |
 //! | [`refusal`] | the steps before a charge is refused |
-//! | [`reclaim`] | how a cache gives memory back |
+//! | [`reclaim`] | how caches release memory |
 //! | [`protect`] | the bytes that `min` and `low` keep for a group |
 //! | [`share`] | how one setting on a parent keeps a runaway from starving its siblings |
 //! | [`high`] | how a group is slowed down instead of refused |
 //! | [`wait`] | how a charge waits for memory, and the order in which waiters are served |
-//! | [`oom`] | the group that is stopped when nothing can be reclaimed |
-//! | [`events`] | how a program learns that a limit was met |
-//! | [`pressure`] | the time that was lost for lack of memory |
-//! | [`statistics`] | how counters are added to, and read, at little cost |
+//! | [`oom`] | which group is stopped when nothing can be reclaimed |
+//! | [`events`] | how a program learns that usage reached a limit |
+//! | [`pressure`] | how much time was lost for lack of memory |
+//! | [`statistics`] | how counters are added to and read at little cost |
 //! | [`snapshot`] | a whole tree as one value, as cgroup v2's files, and as JSON |
 //! | [`lifetime`] | the end of a group, from its removal to the reuse of its place |
-//! | [`residence`] | where a group's per-CPU words are, and how that memory goes back |
+//! | [`residence`] | where a group's per-CPU words are, and how that memory is returned |
 //!
-//! The layers below have pages of their own: `memgroup_percpu` on per-CPU memory, `memgroup_sync` on grace periods and hazard records.
+//! The layers below have pages of their own: `memgroup_percpu` on per-CPU memory, `memgroup_sync`
+//! on grace periods and hazard records.
 
-// Each page is preceded by `links.md`. Of two definitions of a link the first counts. So links of a page lead to items and pages here. Where
-// the page is read by itself, they lead to files of the repository. A test that fails in a page is reported under the name of `links.md`.
+// Each page follows `links.md`. If a link is defined twice, the first definition counts, so in
+// rustdoc the links of a page lead to items and pages here. In the repository they lead to files.
+// If a test in a page fails, rustdoc reports it under the name of `links.md`.
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guarantees.md")]

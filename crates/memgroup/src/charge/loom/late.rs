@@ -1,14 +1,19 @@
-//! Calls that use a stock word after they stopped holding its group: the group may be released, its place may have the next group, and
-//! the node may be given back.
+//! Calls that use a stock word after they stopped holding its group. The group may be released, the
+//! next group may be at its place, and the node may be given back.
 //!
-//! | call | holds its group until | why it is harmless later | fault |
-//! |---|---|---|---|
-//! | an uncharge above the cap | its addition, which another thread takes to the counters | it looks at the node again in a section | `LateUnchargeTrustsItsWord` |
-//! | a charge in a scope whose guard was forgotten, or of an old owner of blocks | never | it is in a section before it finds the node | `UnheldChargeHasNoSection` |
-//! | the budget's clock | never | it replaces a word that it saw by compare-and-swap | `ClockTakesTheCapBlindly` |
-//! | a drain | it returns the stock's grant, its last step | a removal waits for the grant | `GrantIsReturnedTooEarly` |
+//! - An uncharge above the cap holds its group until its addition, whose bytes another thread may
+//!   take to the counters. Later it is harmless because it checks the node again in a section.
+//!   Fault: `LateUnchargeTrustsItsWord`.
+//! - A charge in a scope whose guard was forgotten, or of an old owner of blocks, never holds its
+//!   group. It is harmless because it enters a section before it finds the node. Fault:
+//!   `UnheldChargeHasNoSection`.
+//! - The budget's clock never holds the group either. It replaces a word that it saw, by
+//!   compare-and-swap. Fault: `ClockTakesTheCapBlindly`.
+//! - A drain holds the group until it returns the stock's grant, which is its last step. A removal
+//!   waits for the grant. Fault: `GrantIsReturnedTooEarly`.
 //!
-//! The memory of the words is `memgroup_percpu::Words`'; its models show that pages go back after the sections that may use them.
+//! The memory of the words belongs to `memgroup_percpu::Words`. Its models show that pages go back
+//! only after the sections that may use them.
 
 use memgroup_sync::grace::{self, Form};
 
@@ -21,7 +26,8 @@ use crate::state::config::CHUNK;
 use crate::stock::Unheld;
 use crate::tree::handle::Group;
 
-/// A hierarchy with groups in all places of the root's chunk, and one more, in a chunk of its own, below one of those.
+/// A hierarchy with groups in all places of the root's chunk, and a group below one of those in a
+/// chunk of its own.
 fn group_of_its_own_chunk() -> (&'static Shared, &'static Node, &'static Node) {
     let shared = obtain(config(1, 2 * CHUNK));
     let parent = shared.create(shared.root(), "parent").unwrap();
@@ -31,13 +37,13 @@ fn group_of_its_own_chunk() -> (&'static Shared, &'static Node, &'static Node) {
     (shared, parent, shared.create(parent, "group").unwrap())
 }
 
-/// Takes the node of a removed group out of the table, whose last handle this is.
+/// Takes the node of a removed group out of the table. The caller's handle must be the last one.
 fn retire(shared: &'static Shared, group: &'static Node) {
     drop(Group::adopted(group));
     free_kept(shared, u64::MAX, &Pace::whole(), &mut Maintained::default());
 }
 
-/// Gives the node of a removed group back, whose last handle this is.
+/// Gives the node of a removed group back. The caller's handle must be the last one.
 fn give_back(shared: &'static Shared, group: &'static Node) {
     retire(shared, group);
     grace::synchronize(Form::Quiet);
@@ -52,7 +58,8 @@ fn erase(shared: &'static Shared) {
     assert!(shared.node(NodeId(CHUNK)).is_none(), "the chunk is gone");
 }
 
-/// Fills the stock of a group whose bytes are all returned at once, so that the uncharge finds no room for them. Returns the bytes.
+/// Fills the stock of a group so that it has no room for the group's live bytes if all are returned
+/// at once. Returns the number of live bytes.
 fn more_than_there_is_room_for(group: &'static Node) -> u64 {
     group.charge_at(0, 2 * UNIT).unwrap();
     charge_counters(group, UNIT).unwrap_or_else(|_| panic!("there is room"));
@@ -61,8 +68,9 @@ fn more_than_there_is_room_for(group: &'static Node) -> u64 {
     3 * UNIT
 }
 
-/// The last bytes of a group lie above the cap. Another thread spends all that is there, returns it, and gives the node back. The place
-/// gets another node, with a group whose bytes lie above the cap in their turn.
+/// The last bytes of a group are above the cap. Another thread spends all prepaid bytes, returns
+/// them, and gives the node back. The place gets another node, with a group whose bytes are above
+/// the cap, too.
 fn an_uncharge_that_is_late() {
     let (shared, parent, group) = group_of_its_own_chunk();
     let live = more_than_there_is_room_for(group);
@@ -89,8 +97,8 @@ fn a_late_uncharge_leaves_a_node_that_is_gone_alone() {
     explore_up_to(2, an_uncharge_that_is_late);
 }
 
-/// The same, step by step: loom finds no such execution by itself. The section of the late uncharge begins after the retirement of the
-/// node, so the grace period does not wait for it.
+/// The same, step by step, because loom finds no such execution by itself. The section of the late
+/// uncharge begins after the node is retired, so the grace period doesn't wait for it.
 fn an_uncharge_that_is_late_step_by_step() {
     let (shared, parent, group) = group_of_its_own_chunk();
     let live = more_than_there_is_room_for(group);
@@ -129,7 +137,8 @@ fn a_late_uncharge_that_trusts_its_word_is_caught() {
     mutation::with(Mutation::LateUnchargeTrustsItsWord, || explore(an_uncharge_that_is_late_step_by_step));
 }
 
-/// A charge of a group that nothing holds hides bytes in a word that goes back to the system before it puts them back. Step by step.
+/// A charge of a group that nothing holds hides bytes in a word. The word would go back to the
+/// system before the charge puts them back. Step by step.
 fn an_unheld_charge_that_is_late() {
     let (shared, parent, group) = group_of_its_own_chunk();
     group.charge_at(0, UNIT).unwrap();
@@ -171,7 +180,8 @@ fn an_unheld_charge_without_a_section_is_caught() {
     mutation::with(Mutation::UnheldChargeHasNoSection, || explore(an_unheld_charge_that_is_late));
 }
 
-/// The clock has seen a stock without bytes that is not open. The group goes, and the next one of the place opens a stock.
+/// The clock has seen a stock that is not open and has no bytes. The group is released, and the
+/// next one at its place opens a stock.
 fn a_clock_that_is_late() {
     let shared = obtain(config(1, 3));
     let group = shared.create(shared.root(), "group").unwrap();
@@ -204,7 +214,7 @@ fn a_clock_that_takes_a_cap_blindly_is_caught() {
     mutation::with(Mutation::ClockTakesTheCapBlindly, || explore_up_to(2, a_clock_that_is_late));
 }
 
-/// A drain has taken the stock of a group, which is removed before the bytes are back.
+/// A drain has taken the stock of a group that is removed before the bytes are back.
 fn a_drain_that_is_late() {
     let shared = obtain(config(1, 3));
     let group = shared.create(shared.root(), "group").unwrap();

@@ -1,8 +1,10 @@
-//! Bytes above the cap of a stock: they are of uncharges under way, and no other thread keeps them from a charge.
+//! Bytes above the cap of a stock belong to uncharges under way. No thread may keep them from a
+//! charge.
 
 use crate::charge::loom::*;
 
-/// A group at its limit: a quarter of a unit is live, as much is prepaid in a stock of half a unit, and `live` more bytes are live.
+/// A group at its limit: a quarter of a unit is live, as much is prepaid in a stock of half a unit,
+/// and `live` more bytes are live.
 fn full_group(live: u64) -> &'static Node {
     let group = lone_group(2, 64 * UNIT);
     group.charge_at(0, UNIT / 4).unwrap();
@@ -15,7 +17,7 @@ fn full_group(live: u64) -> &'static Node {
 /// Frees four units, and charges as many again.
 fn frees_and_charges_four_units(group: &'static Node) {
     group.uncharge_at(0, 4 * UNIT);
-    // Not `charge_at`: its yield would let the other thread end first.
+    // Not `charge_at`, because its yield would let the other thread end first.
     batch::charge_in_slot(group, 1, 4 * UNIT, crate::base::effort::Means::PLAIN)
         .expect("four units are always free for it");
 }
@@ -26,7 +28,8 @@ fn ends(group: &'static Node) {
     assert_conserved(group);
 }
 
-/// The drain comes while the bytes lie in the stock, above its cap. It has not returned them when the same thread charges again.
+/// The drain runs while the bytes are in the stock, above its cap. It has not returned them when
+/// the same thread charges again.
 fn an_uncharge_above_the_cap_beside_a_drain() {
     let group = full_group(4 * UNIT);
     let user = thread::spawn(move || frees_and_charges_four_units(group));
@@ -41,7 +44,7 @@ fn a_drain_keeps_no_bytes_of_an_uncharge_from_a_charge() {
     explore(an_uncharge_above_the_cap_beside_a_drain);
 }
 
-/// Another uncharge returns a batch while the bytes lie in the stock.
+/// Another uncharge returns a batch while the bytes are in the stock.
 fn an_uncharge_above_the_cap_beside_another() {
     let group = full_group(4 * UNIT + UNIT / 2);
     let user = thread::spawn(move || frees_and_charges_four_units(group));
@@ -68,7 +71,8 @@ fn catches_an_uncharge_that_takes_all_bytes_above_the_cap() {
     mutation::with(Mutation::OverflowTakesAll, || explore(an_uncharge_above_the_cap_beside_another));
 }
 
-/// A stock is opened again in a slot that is listed since an earlier one was evicted there. A drain takes the slot off the list.
+/// A stock is opened again in a slot that has been listed since an earlier stock was evicted there.
+/// A drain takes the slot off the list.
 fn a_drain_beside_a_batch_in_a_listed_slot() {
     let group = lone_group(1, 64 * UNIT);
     group.charge_at(0, UNIT).unwrap();
@@ -84,7 +88,7 @@ fn a_drain_beside_a_batch_in_a_listed_slot() {
 
 fn charge_until_stocked(group: &'static Node) {
     // The first one goes to the counters, because the stock was evicted.
-    // ORDERING: Relaxed; no other thread charges.
+    // ORDERING: Relaxed, because no other thread charges.
     group.counter.backing_off().store(1, memgroup_sync::atomic::Ordering::Relaxed);
     (0..2).for_each(|_| batch::charge_in_slot(group, 0, UNIT, crate::base::effort::Means::PLAIN).unwrap());
 }

@@ -73,7 +73,8 @@ fn an_overflow_under_way_is_waited_for_by_removal() {
             group.charge_at(0, UNIT).unwrap();
         }
         group.uncharge_at(0, UNIT);
-        // All live bytes are uncharged at once, most of them past the stock. This uncharge may be the last of the group, and does not look.
+        // All live bytes are uncharged at once, most of them past the stock. This uncharge may be
+        // the group's last, although it doesn't check.
         let freeing = thread::spawn(move || group.uncharge_at(0, 2 * UNIT));
         shared.remove(group).unwrap();
         drop(Group::adopted(group));
@@ -164,8 +165,8 @@ fn the_last_byte_of_a_removed_group_releases_it_once() {
     });
 }
 
-/// The last bytes of a removed group go while its last handle goes, and its node becomes a group
-/// with another parent.
+/// The last bytes of a removed group and its last handle go at the same time, and its node becomes
+/// a group with another parent.
 fn an_uncharge_of_a_group_whose_node_is_used_again() {
     let shared = obtain(config(1, 4).stock_cap_bytes(0));
     let [before, after] = ["before", "after"].map(|name| shared.create(shared.root(), name).unwrap());
@@ -224,7 +225,7 @@ fn a_group_above_its_limit_with_open_stocks_is_caught() {
     mutation::with(Mutation::OverLimitLeavesStocksOpen, || explore(a_limit_lowered_below_the_live_bytes));
 }
 
-/// A forced charge passes the limit while an uncharge comes back within it, and clears the mark.
+/// A forced charge passes the limit while an uncharge comes back within it and clears the mark.
 fn an_uncharge_beside_a_forced_charge() {
     let group = lone_group(1, 2 * UNIT);
     let force = move || {
@@ -253,13 +254,14 @@ fn a_mark_that_goes_without_a_look_is_caught() {
     mutation::with(Mutation::MarkGoesWithoutALook, || explore(an_uncharge_beside_a_forced_charge));
 }
 
-/// A charge begins to wait at a group with usage within its limit, while `opens` may open a stock there.
+/// A charge begins to wait at a group whose usage is within its limit, while `opens` may open a
+/// stock there.
 fn a_wait_that_begins_beside(opens: impl FnOnce(&'static Node) + Send + 'static) {
     let group = lone_group(1, 64 * UNIT);
     charge_counters(group, 2 * UNIT).unwrap_or_else(|_| panic!("there is room"));
     let other = thread::spawn(move || opens(group));
     thread::yield_now();
-    // ORDERING: Relaxed; as in `wait`.
+    // ORDERING: Relaxed, as in `charge::wait`.
     let hold =
         |group: &'static Node| group.waiting.held.fetch_add(1, memgroup_sync::atomic::Ordering::Relaxed);
     over_limit::change(group, hold);
