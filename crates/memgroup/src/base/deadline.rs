@@ -1,8 +1,9 @@
-//! Deadline: until when a call may wait.
+//! Deadline: how long a call may wait.
 
 use std::time::{Duration, Instant};
 
-/// Until when a call may wait. Made from an [`Instant`], from a [`Duration`] from now on, or from `None`: without end.
+/// The instant until which a call may wait. It is made from an [`Instant`], from a [`Duration`]
+/// from now on, or from `None`, which lets the call wait without end.
 ///
 /// ```
 /// # use memgroup::{Config, Deadline, Hierarchy};
@@ -19,12 +20,12 @@ impl Deadline {
     /// The call may wait without end.
     pub const NEVER: Deadline = Deadline(None);
 
-    /// The instant; `None` for one that never comes.
+    /// Returns the instant, or `None` if the call may wait without end.
     pub fn instant(self) -> Option<Instant> {
         self.0
     }
 
-    /// The instant; for one that never comes, a century from now.
+    /// Returns the instant, or one a century from now if the call may wait without end.
     pub(crate) fn instant_or_far(self) -> Instant {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
         self.0.unwrap_or_else(|| Instant::now() + CENTURY)
@@ -38,7 +39,8 @@ impl From<Instant> for Deadline {
 }
 
 impl From<Duration> for Deadline {
-    /// A duration that no clock can show is without end.
+    /// Makes a deadline that lies `from_now` ahead, or [`Deadline::NEVER`] if no clock can show
+    /// that instant.
     fn from(from_now: Duration) -> Deadline {
         Deadline(Instant::now().checked_add(from_now))
     }

@@ -1,47 +1,47 @@
-//! Why a group was not created, found or removed.
+//! Errors of creating, finding and removing groups.
 
 use core::fmt;
 
-/// Why a group was not created, found or removed.
+/// The reason why a group was not created, found or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// The name cannot be a group's.
+    /// The name is not allowed for a group.
     InvalidName {
         /// The name as given.
         name: String,
-        /// The fault in it.
+        /// What is wrong with it.
         reason: &'static str,
     },
-    /// The path cannot lead to a group.
+    /// The path is not one that a group can have.
     InvalidPath {
         /// The path as given.
         path: String,
-        /// The fault in it.
+        /// What is wrong with it.
         reason: &'static str,
     },
-    /// No group of this path is online.
+    /// No group with this path is online.
     NotFound {
-        /// The path that was asked for.
+        /// The path as given.
         path: String,
-        /// The part of it that is not there.
+        /// The part of it that does not exist.
         missing: String,
     },
-    /// A group of this path is online already.
+    /// A group with this path is online already.
     Exists {
         /// Its path.
         path: String,
     },
-    /// The group was removed, by any handle.
+    /// The group was removed, by this handle or another.
     Offline {
         /// The path it had.
         path: String,
     },
-    /// The group has children that are online; they must be removed first.
+    /// The group has children that are online. They must be removed first.
     HasChildren {
         /// Its path.
         path: String,
-        /// How many.
+        /// Their number.
         children: usize,
     },
     /// The root cannot be removed or created.
@@ -60,12 +60,13 @@ pub enum GroupError {
         path: String,
         /// The path of the group with the bound.
         group: String,
-        /// The groups below `group` now, removed ones that still hold bytes or have handles included.
+        /// The groups below `group` now, removed ones that still hold bytes or have handles
+        /// included.
         descendants: u32,
         /// The bound.
         max_descendants: u32,
     },
-    /// The group would be deeper below a group above than that one's bound allows
+    /// The group would be deeper below one of its ancestors than that ancestor's bound allows
     /// ([`set_max_depth`](crate::Group::set_max_depth)).
     TooDeepBelow {
         /// The path that the new group would have.
@@ -77,15 +78,17 @@ pub enum GroupError {
         /// The bound.
         max_depth: u32,
     },
-    /// The system refuses memory for the group's node or its per-CPU words.
+    /// The system refused memory for the group's node or its per-CPU words.
     OutOfMemory {
         /// Its path.
         path: String,
-        /// Bytes it would have needed: its node, and its words over all slots that have copies, at least those of one.
+        /// The bytes it would have needed: for its node, and for its words in all slots that have
+        /// copies, or in one slot if none has.
         bytes: u64,
     },
-    /// The hierarchy holds as many groups as `Config::groups_max` allows, removed ones that still
-    /// hold bytes or have handles included. If one group has most of them, others are refused a little later.
+    /// The hierarchy has as many groups as `Config::groups_max` allows. Removed groups that still
+    /// hold bytes or have handles count. If one group has most of the groups, those elsewhere are
+    /// refused only a little later.
     TooMany {
         /// The bound.
         groups_max: u32,

@@ -4,10 +4,10 @@ use core::fmt;
 
 /// The identity of a group, which no other group of the process ever has.
 ///
-/// It consists of two numbers. The [node](GroupId::node) says where the group is, and later groups use it again. The
-/// *generation* counts the groups of the process. It has 64 bits, so it never comes back: at a million groups a
-/// second it lasts for 290,000 years. An id that is [stale](IdError) is therefore an error where it's used, and never
-/// another group.
+/// It consists of two numbers. The [node](GroupId::node) says where the group is, and later groups
+/// use it again. The *generation* counts the groups of the process. It has 64 bits, so it never
+/// comes back: at a million groups a second it lasts for 290,000 years. An id that is
+/// [stale](IdError) is therefore an error where it's used, and never another group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId {
     generation: u64,
@@ -19,8 +19,9 @@ impl GroupId {
         GroupId { generation, node: node.0 }
     }
 
-    /// Returns the group's generation: one number that no other group of the process ever has, to name the group in
-    /// logs, in JSON and in keys of maps. It does not lead back to the group, which takes [`as_u128`](Self::as_u128).
+    /// Returns the group's generation: a number that no other group of the process ever has, to
+    /// name the group in logs, in JSON and in keys of maps. It does not lead back to the group; for
+    /// that, use [`as_u128`](Self::as_u128).
     pub fn as_u64(self) -> u64 {
         self.generation
     }
@@ -38,14 +39,15 @@ impl GroupId {
         u128::from(self.generation) << 32 | u128::from(self.node)
     }
 
-    /// Returns the id with this number, of which the upper 32 bits don't count. Whether a group has the id shows when
-    /// it's used.
+    /// Returns the id with this number, ignoring its upper 32 bits. Whether a group has the id
+    /// shows when it's used.
     pub fn from_u128(number: u128) -> GroupId {
         GroupId { generation: (number >> 32) as u64, node: number as u32 }
     }
 
-    /// Returns the number of the group's node: enough to name the group for as long as a byte is charged to it. For a
-    /// memory block with a header of 32 bits; see [`raw::charge_of_node`](crate::raw::charge_of_node).
+    /// Returns the number of the group's node: enough to name the group for as long as a byte is
+    /// charged to it. It is meant for a memory block with a header of 32 bits; see
+    /// [`raw::charge_of_node`](crate::raw::charge_of_node).
     pub fn node(self) -> u32 {
         self.node
     }
@@ -67,13 +69,14 @@ impl fmt::Debug for GroupId {
     }
 }
 
-/// No group has this id, or the bytes of the call cannot be the group's. Nothing was changed.
+/// No group has this id, or the bytes that the caller named cannot be the group's. Nothing was
+/// changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdError {
     /// The id as given.
     pub id: GroupId,
-    /// Bytes of the call.
+    /// The bytes that the caller named.
     pub bytes: u64,
 }
 
@@ -95,5 +98,5 @@ impl std::error::Error for IdError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(pub(crate) u32);
 
-/// No group above that is charged too.
+/// Stands for the missing level above a group if nothing above it is charged too.
 pub(crate) const TOP: NodeId = NodeId(u32::MAX);

@@ -1,4 +1,4 @@
-//! JSON: how times and ids are written and read. The types that a snapshot consists of use these.
+//! JSON: how the types of a snapshot write and read times and ids.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A time in microseconds.
+/// Times in microseconds.
 pub(crate) mod us {
     use super::{Deserialize, Deserializer, Duration, Serializer, micros};
 
@@ -24,7 +24,7 @@ pub(crate) mod us {
     }
 }
 
-/// A moment in microseconds since 1970; 0 if the clock is set to an earlier time.
+/// Instants in microseconds since 1970; 0 if the clock is set to an earlier time.
 pub(crate) mod unix_us {
     use std::time::SystemTime;
 
@@ -42,8 +42,8 @@ pub(crate) mod unix_us {
     }
 }
 
-/// The first part of a group's id. What is read names a group within its snapshot, and leads to none
-/// of this process.
+/// The generation of a group's id. An id that was read names a group within its snapshot only: it
+/// leads to no group of this process.
 pub(crate) mod id {
     use super::{Deserialize, Deserializer, GroupId, NodeId, Serializer};
 
@@ -60,7 +60,7 @@ pub(crate) mod id {
     }
 }
 
-/// The id of a group, or `null`.
+/// The generation of a group's id, or `null`.
 pub(crate) mod maybe_id {
     use super::{Deserialize, Deserializer, GroupId, Serializer, id};
 

@@ -1,18 +1,21 @@
-//! Limits, in three forms: an `Option<u64>` in the API, a word in the counters, and text as people write it (`512M`, `4096`, `max`).
+//! Limits, in three forms: an `Option<u64>` in the API, a word in the counters, and text as people
+//! write it (`512M`, `4096`, `max`).
 
 use core::fmt;
 
-/// The largest reserve that can be configured. At most so much of each child's unfilled protection is counted, so that the sum over the largest
-/// number of groups fits a word.
+/// The largest reserve that can be configured. No more than this is counted of each child's unused
+/// protection, so that the sum over the largest number of groups fits in a word.
 pub(crate) const LARGEST_RESERVE: u64 = 1 << 39;
 
-/// The most bytes that one group can account, 256 TiB less one. As a `min` or a `low` it protects all.
+/// The largest number of bytes that one group can account: 256 TiB less one byte. As a `min` or a
+/// `low` it protects all bytes.
 pub const BYTES_MAX: u64 = (1 << 48) - 1;
 
-/// No limit, in the words of counters. The API has `None` for it, and files have `max`.
+/// Stands for "no limit" in the words of counters. The API uses `None` instead, and files use
+/// `max`.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
-/// The word in which counters store the limit `setting` of a group with this path.
+/// Returns the word in which a counter stores `limit`, the `setting` of the group with this path.
 pub(crate) fn stored(
     limit: Option<u64>,
     setting: &'static str,
@@ -25,12 +28,13 @@ pub(crate) fn stored(
     }
 }
 
-/// The limit that such a word stands for.
+/// Returns the limit that such a word stands for.
 pub(crate) fn given(stored: u64) -> Option<u64> {
     (stored != UNLIMITED).then_some(stored)
 }
 
-/// A limit that no counter can hold. The limit before stays in force. Printed, it completes the phrase "failed to ...".
+/// A limit that no counter can hold. The previous limit stays in force. As text, it completes the
+/// phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitError {
@@ -54,7 +58,7 @@ impl fmt::Display for LimitError {
 
 impl std::error::Error for LimitError {}
 
-/// Text that does not say a number of bytes.
+/// Text that is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseBytesError {
     text: String,
@@ -73,15 +77,16 @@ impl fmt::Display for ParseBytesError {
 
 impl std::error::Error for ParseBytesError {}
 
-/// Reads a number of bytes: digits and an optional suffix `K`, `M`, `G` or `T` (powers of two, either case). The exact
-/// word `max` stands for no limit (`None`). Surrounding blanks are allowed, as `echo` leaves a newline.
+/// Reads a number of bytes: digits and an optional suffix `K`, `M`, `G` or `T` (powers of two,
+/// either case). The exact word `max` means no limit (`None`). Blanks around the number are
+/// allowed, because `echo` adds a newline.
 ///
-/// The spelling is cgroup v2's, where `page_counter_memparse` reads `memory.max`; unlike there, nothing is
-/// rounded to pages and nothing saturates in silence.
+/// The spelling is that of cgroup v2, where `page_counter_memparse` reads `memory.max`. Unlike
+/// there, nothing is rounded to pages, and a number that is too large is an error.
 ///
 /// # Errors
-/// The error repeats the beginning of the text and names the fault: a sign, a fraction, an unknown suffix, or more than
-/// a counter holds (256 TiB).
+/// The error repeats the beginning of the text and says what is wrong: a sign, a fraction, an
+/// unknown suffix, or more than a counter can hold (256 TiB).
 ///
 /// ```
 /// assert_eq!(memgroup::parse_bytes("512M"), Ok(Some(512 << 20)));
@@ -125,7 +130,7 @@ pub fn parse_bytes(text: &str) -> Result<Option<u64>, ParseBytesError> {
     }
 }
 
-/// The beginning of a text, as much as an error repeats.
+/// Returns the beginning of `text`, as much of it as an error repeats.
 pub(crate) fn start(text: &str) -> String {
     const CHARS_MOST: usize = 64;
     match text.char_indices().nth(CHARS_MOST) {

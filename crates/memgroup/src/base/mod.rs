@@ -1,4 +1,4 @@
-//! Base: settings, limits and names, which know nothing of groups.
+//! Base: deadlines, ids, limits and errors, which know nothing of groups.
 
 pub(crate) mod deadline;
 pub(crate) mod effort;

@@ -18,22 +18,24 @@ memgroup_sync::mutations! {
     /// Bytes that come back to a level leave the slots open that hold bytes back beside a charge
     /// that waits there.
     FallLeavesSlotsOpen,
-    /// A slot is opened beside a charge that waits, and its thread looks at the counters without a
+    /// A slot is opened beside a charge that waits, and its thread reads the counters without a
     /// fence.
     HoldsBesideWithoutFence,
     /// A removal takes bytes that an allocator holds back, and serves no charge that waits above.
     RetireServesNoWaiter,
-    /// A thread that takes a group off the list of holders does not look whether it was granted something meanwhile.
+    /// A thread that takes a group off the list of holders does not check whether the group was
+    /// granted something in the meantime.
     UnlistDoesNotLookAgain,
     /// A drain takes bytes above the cap, which an uncharge under way has put there.
     DrainTakesAboveTheCap,
     /// An uncharge that returns a batch takes the bytes of other uncharges along.
     OverflowTakesAll,
-    /// A drain takes the slots of a group without a fence before it looks at the stocks.
+    /// A drain takes the slots of a group without a fence before it reads the stocks.
     SlotsAreTakenWithoutFence,
     /// A batch is put into the stock before the counters are charged.
     DepositBeforeCharge,
-    /// An attempt that is undone on a stock that is not open leaves the bytes there that it had hidden.
+    /// An attempt that is undone on a stock that is not open leaves the bytes there that it had
+    /// hidden.
     UndoneAttemptIgnoresClosed,
     /// An uncharge reads a level's parent after it has taken the level's bytes, which alone kept
     /// the node from reuse.
@@ -42,15 +44,15 @@ memgroup_sync::mutations! {
     OverLimitLeavesStocksOpen,
     /// A grant passes a level that is marked.
     GrantPassesMarks,
-    /// A thread that clears the mark of a group above its limit does not look at the usage again.
+    /// A thread that clears the mark of a group above its limit does not read the usage again.
     MarkGoesWithoutALook,
     /// Removal leaves the stocks of the group open.
     RemovalLeavesStocksOpen,
     /// A removal retires stocks without waiting for threads between them and the counters.
     RetireIgnoresPending,
-    /// An uncharge that changed a stock word relies on it later without another look at its node.
+    /// An uncharge that changed a stock word relies on it later without checking its node again.
     LateUnchargeTrustsItsWord,
-    /// The budget's clock takes a cap that it saw by a store.
+    /// The budget's clock takes a cap that it read by a store.
     ClockTakesTheCapBlindly,
     /// A charge of a group that nothing holds attempts its stock outside of a section.
     UnheldChargeHasNoSection,
@@ -58,17 +60,17 @@ memgroup_sync::mutations! {
     FoldLeavesCountsLive,
     /// Counts that move to a new record are not marked there.
     MoverDoesNotMark,
-    /// An update relies on another thread's mark without looking.
+    /// An update relies on another thread's mark without checking it.
     UpdateNeverMarks,
     /// A hit that is not listed is not marked.
     HitNeverMarks,
     /// A flush takes the attempts of a stock and leaves it listed.
     HarvestLeavesListed,
-    /// A reader takes the result of a flush that began before it came.
+    /// A reader takes the result of a flush that began before the reader arrived.
     ReaderTakesAFlushThatHadBegun,
     /// A reader takes the result of a flush of other groups.
     ReaderTakesAFlushOfOthers,
-    /// A flush does not take changes further than to the parent.
+    /// A flush takes changes no further than to the parent.
     FlushStopsBelowTheRoot,
     /// A flush counts as over after its first piece.
     PieceEndsTheFlush,
@@ -80,43 +82,48 @@ memgroup_sync::mutations! {
     FlushTakesFirstWordsFirst,
     /// A flush takes the miss counts after it counted the charges.
     FlushTakesMissesLast,
-    /// A flush that does not find a copy of a record looks no further.
+    /// A flush that does not find a copy of a record does not search for the copy elsewhere.
     FlushTakesUnfoundForNone,
     /// A release settles statistics while they are flushed.
     ReleaseIgnoresFlush,
-    /// A thread that had a turn to flush does not look for releases that were left to it.
+    /// A thread that has finished a flush does not check for releases that were left to it.
     FlushLeavesReleases,
     /// Values are written without the sequence that tells readers.
     CopyIsNotOfOneMoment,
-    /// A marking thread looks at the marks above before its own mark can be seen.
+    /// A marking thread reads the marks above before its own mark is visible.
     MarkWithoutFence,
     /// A marking thread leaves the marks above to the thread that marked there before.
     MarkReliesOnOthers,
-    /// A thread that clears the last mark does not look whether another was set.
+    /// A thread that clears the last mark does not check whether another was set.
     UnmarkDoesNotLookAgain,
-    /// A thread that clears a group's mark does not look whether a mark was set in the group meanwhile.
+    /// A thread that clears a group's mark does not check whether a mark was set in the group in
+    /// the meantime.
     TidyDoesNotLookAgain,
-    /// A thread that clears a group's mark looks again in that group, although its number is another group's by now.
+    /// A thread that clears a group's mark checks that group again, although its number is another
+    /// group's by now.
     TidyLooksAtTheOldGroup,
-    /// A cache that said it was empty is not asked again when its mark is gone.
+    /// A cache that said it was empty is not asked again after its mark was cleared.
     UnmarkIgnoresLateItems,
-    /// A thread that frees a shrinker slot looks only afterwards whether the slot was given up.
+    /// A thread that frees a shrinker slot checks only afterwards whether the slot was given up.
     LetGoLooksAfterwards,
-    /// A thread that frees a shrinker slot does not look for waiting threads.
+    /// A thread that frees a shrinker slot does not check for waiting threads.
     LetGoIgnoresWaiters,
-    /// A thread that hands a shrinker slot on does not say that more threads wait.
+    /// A thread that hands a shrinker slot on does not note that more threads wait.
     HandOnForgetsTheRest,
-    /// A thread at the end of its patience leaves without a look whether the shrinker slot was handed to it.
+    /// A thread whose patience has ended leaves without checking whether the shrinker slot was
+    /// handed to it.
     WaiterLeavesWithTheSlot,
-    /// A shrinker slot that is given up passes deferred work on while a call lasts that may defer more.
+    /// A shrinker slot that is given up passes deferred work on although a call is running that may
+    /// defer more.
     LeaverHandsOnFirst,
     /// Deferred work is read and left where it is.
     DeferredIsOnlyRead,
-    /// A thread clears a mark in a size class that is not the slot's, and does not look whether it is by now.
+    /// A thread clears a mark in a size class that is not the slot's, and does not check whether it
+    /// is by now.
     LeftOverIsTakenBlindly,
-    /// A call that lasts too long is noted on the call that lasts by then.
+    /// A call that lasts too long is noted on whichever call is running by then.
     NoteIsOfAnyCall,
-    /// A look at the marks that found none counts although marks moved meanwhile.
+    /// A search of the marks that found none counts although marks moved during the search.
     LookIgnoresMoves,
     /// Bytes that a charge set free leave the full group, and are charged there again.
     KeptLeavesTheFullGroup,
@@ -124,61 +131,65 @@ memgroup_sync::mutations! {
     UsedIsStillKept,
     /// Kept bytes that no charge used stay charged.
     KeptIsNotLetGo,
-    /// A debt is taken by a look and a store.
+    /// A debt is taken by a load and a store.
     DebtIsTakenBlindly,
-    /// A debt is noted by a look and a store.
+    /// A debt is noted by a load and a store.
     DebtIsNotedBlindly,
-    /// A thread that records used protection does not look whether usage changed meanwhile.
+    /// A thread that records used protection does not check whether usage changed in the meantime.
     RecorderDoesNotLookAgain,
-    /// A thread records used protection in a group that goes offline, and the removal does not wait.
+    /// A thread records used protection in a group that goes offline, and the removal does not
+    /// wait.
     RecorderIgnoresOffline,
     /// A charge that a higher level refused records no protected bytes when it is taken back.
     TakenBackUnrecorded,
-    /// No fence stands between the count of an event and the look for waiting threads.
+    /// No fence stands between the count of an event and the check for waiting threads.
     EventLooksWithoutFence,
-    /// A thread that waits for events looks at the counts before it announces itself.
+    /// A thread that waits for events reads the counts before it announces itself.
     WaiterLooksBeforeItIsArmed,
-    /// A reclaimer looks for tasks that it is to wake before it can be told of them.
+    /// A reclaimer checks for tasks that it must wake before it can be notified of them.
     ReclaimerSleepsWithoutALook,
     /// A reader of the peak that is reset loads the usage.
     ResetLoadsUsage,
     /// Charges pass a dry-run limit while stocks below it are open.
     DryRunLeavesStocksOpen,
-    /// A waiting charge looks for room before it is in the queue, and not after.
+    /// A waiting charge checks for room before it is in the queue, and not afterwards.
     WaiterDoesNotLookAgain,
-    /// Uncharging threads are told how many bytes a charge waits for after its look.
+    /// Uncharging threads learn how many bytes a charge waits for only after its check for room.
     WaiterIsToldLate,
-    /// A charge at its deadline leaves without a look whether it was made meanwhile.
+    /// A charge at its deadline leaves without checking whether it was made in the meantime.
     WaiterGoesWithoutTheCharge,
     /// A thread that serves waiting charges calls the wakers of tasks under the lock of the queues.
     WakersAreCalledUnderTheLock,
     /// A future that is dropped forgets the charge that was handed to it.
     DroppedFutureKeepsTheCharge,
-    /// A future at its deadline leaves without a look whether its charge was made meanwhile.
+    /// A future at its deadline leaves without checking whether its charge was made in the
+    /// meantime.
     FutureGoesWithoutTheCharge,
     /// A reclaimer ends the wait of a task at its deadline, though a charge was handed to it.
     LateTaskLosesItsCharge,
     /// A reclaimer forgets the charge that it made for a wait that is over.
     ReviewIgnoresTheEnd,
-    /// The end of a review looks for room by a load.
+    /// The end of a review checks for room by a load.
     ReviewEndsWithALoad,
     /// A reclaimer makes room for a queue and leaves its group unmarked.
     ReclaimerDoesNotMark,
-    /// The last reclaimer ends, and tells no task that waits.
+    /// The last reclaimer ends, and does not notify the tasks that wait.
     LastReclaimerLeavesTasks,
     /// A future leaves the waker of its first poll in the queue.
     FutureKeepsItsFirstWaker,
-    /// A charge that a higher level refuses leaves the levels below without a look for waiting charges.
+    /// A charge that a higher level refuses leaves the levels below without checking for waiting
+    /// charges.
     TakenBackWithoutALook,
     /// A reset of a peak reader begins with bytes of charges under way, above the peak.
     ResetGoesAboveThePeak,
-    /// A thread that looks for a thread at work does not fence before it checks the result.
+    /// A thread that searches for a thread at work does not fence before it checks the result.
     LookWithoutFence,
-    /// A thread changes its scope without a fence before it looks for groups that rely on it.
+    /// A thread changes its scope without a fence before it checks for groups that rely on it.
     MoveWithoutFence,
     /// A thread found at work is not checked again after it was published.
     WitnessIsTakenAtItsWord,
-    /// A thread that took the last bytes of a group pins its node when it is in no section any more.
+    /// A thread that took the last bytes of a group pins its node only when it has left its
+    /// section.
     AftermathPinsTooLate,
     /// Nodes are erased although a thread holds one for the aftermath.
     ErasesHeldNodes,

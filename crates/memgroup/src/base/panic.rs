@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls code of the user's. If it panics, that panic is forgotten: its own drop might panic too.
+/// Calls user code. If it panics, the panic's payload is forgotten, because dropping it might panic
+/// too.
 pub(crate) fn caught(call: impl FnOnce()) {
     if cfg!(memgroup_loom) {
-        // A model reports faults by panics.
+        // Models report faults by panics.
         return call();
     }
     if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
@@ -13,7 +14,7 @@ pub(crate) fn caught(call: impl FnOnce()) {
     }
 }
 
-/// Drops a value of the user's, as [`caught`] calls.
+/// Drops a user's value, and catches a panic as [`caught`] does.
 pub(crate) fn drop_caught<T>(value: T) {
     caught(|| drop(value));
 }

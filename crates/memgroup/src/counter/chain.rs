@@ -1,14 +1,18 @@
-//! Chain: charging one group and every ancestor above it, without the stock.
+//! Chain: charges one group and every ancestor above it, without the stock.
 //!
-//! A charge goes leaf to root, each level by compare-and-swap under its limit, and takes back the levels below a refusal. Peaks
-//! move on the way back, when the whole chain has succeeded. An uncharge goes leaf to root too: the bytes still charged to a
-//! level keep its node from being released meanwhile.
+//! A charge goes from leaf to root, each level by compare-and-swap under its limit. If a level
+//! refuses, the charge takes back the levels below it. Peaks are raised afterwards, when the whole
+//! chain has succeeded. An uncharge goes from leaf to root too, because the bytes that are still
+//! charged to a level keep its node from being released.
 //!
-//! This is arithmetic. A charge and an uncharge report facts, and `control::aftermath` acts on it.
+//! This is arithmetic: a charge and an uncharge report facts, and `control::aftermath` acts on
+//! them.
 //!
-//! - I1. Outside these functions, the usage of a group is never less than the sum of its children's.
-//! - B1. A charge that a high level refuses is seen at the levels below it for a moment. A smaller charge may miss
-//!   there because of it. The slow path looks again before it refuses.
+//! - I1. Outside these functions, the usage of a group is never less than the sum of its children's
+//!   usages.
+//! - B1. A charge that a high level refuses is visible at the levels below it for a moment. A
+//!   smaller charge may be refused there because of it. The slow path tries again before it
+//!   refuses.
 
 use memgroup_sync::interleave;
 
@@ -18,14 +22,15 @@ use crate::counter::{protect, share};
 use crate::state::counter::{Purpose, Reading};
 use crate::tree::node::Node;
 
-/// The level that refused, and its counter as it was seen.
+/// The level that refused, and its counter as the charge saw it.
 #[derive(Clone, Copy)]
 pub(crate) struct Refused {
     pub(crate) node: &'static Node,
     pub(crate) seen: Reading,
 }
 
-/// The level below, which a charge came through, and its usage with the charge; `None` at the first level.
+/// The level below, through which a charge came, and its usage with the charge; `None` at the first
+/// level.
 pub(crate) type Via = Option<(&'static Node, u64)>;
 
 /// The end of a climb: above the root, or below the level that is charged already.
@@ -44,7 +49,8 @@ impl Until {
     }
 }
 
-/// The least room over the chain, less the bytes kept for others; plain loads, may be a moment old.
+/// Returns the least headroom over the chain, less the bytes left free for others. It uses plain
+/// loads, so it may be a moment old.
 pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64) -> u64 {
     let room = |level: &'static Node, via| share::seen_through(level, via, of(level));
     let mut least = room(from, None);
@@ -56,8 +62,9 @@ pub(crate) fn least_room(from: &'static Node, of: impl Fn(&'static Node) -> u64)
     least
 }
 
-/// Bytes that may be prepaid: up to each limit. A level below its `high` is not taken above it by prepaid bytes. Where a level is above it
-/// already, `above_high` at most, since they are owed as soon as they are bought.
+/// Returns the number of bytes that may be prepaid: up to each limit. Prepaid bytes do not take a
+/// level above its `high`. At a level that is above it already, at most `above_high` bytes may be
+/// prepaid, since they are owed as soon as they are bought.
 pub(crate) fn headroom_to_prepay(from: &'static Node, above_high: u64) -> u64 {
     if from.shared().highs.get().is_none() {
         return least_room(from, |node| node.counter.read().headroom());
@@ -69,25 +76,27 @@ pub(crate) fn headroom_to_prepay(from: &'static Node, above_high: u64) -> u64 {
     })
 }
 
-/// Whether every level would let a charge pass now; plain loads, may be a moment old. Else the lowest that would not.
+/// Checks whether every level would let a charge pass now, and returns the refusal of the lowest
+/// that would not. It uses plain loads, so the answer may be a moment old.
 #[inline(always)]
 pub(crate) fn look_for_room(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
         let usage = match node.counter.with_room(bytes, share::left_free(node, via, bytes)) {
             Some(usage) => usage,
-            None => look_again(node, via, bytes)?,
+            None => check_exactly(node, via, bytes)?,
         };
         (level, via) = (until.next(node), Some((node, usage)));
     }
     Ok(())
 }
 
-/// As [`look_for_room`], for a wait that charges nothing: limits that only count are no obstacle, and count nothing.
+/// Does the same as [`look_for_room`] for a wait that charges nothing: limits that only count are
+/// no obstacle, and count nothing.
 pub(crate) fn look_past_dry_runs(from: &'static Node, until: Until, bytes: u64) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(from), None);
     while let Some(node) = level {
-        let seen = look(node, via, bytes);
+        let seen = reading_for(node, via, bytes);
         if bytes > seen.headroom() && !seen.is_only_dry_run(bytes) {
             return Err(share::refused(node, via, bytes, seen));
         }
@@ -96,25 +105,27 @@ pub(crate) fn look_past_dry_runs(from: &'static Node, until: Until, bytes: u64) 
     Ok(())
 }
 
-/// For a charge that seems not to fit: whether it does, or passes. The usage with it.
+/// Checks more exactly whether a charge that seems not to fit does fit, or passes. Returns the
+/// usage with it.
 #[cold]
-fn look_again(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused> {
-    let seen = look(node, via, bytes);
+fn check_exactly(node: &'static Node, via: Via, bytes: u64) -> Result<u64, Refused> {
+    let seen = reading_for(node, via, bytes);
     let goes_on = bytes <= seen.headroom() || seen.lets_pass(bytes);
     if goes_on { Ok(seen.usage.saturating_add(bytes)) } else { Err(share::refused(node, via, bytes, seen)) }
 }
 
-/// The counter as a charge of so many bytes sees it that came `via` the level below.
-fn look(node: &'static Node, via: Via, bytes: u64) -> Reading {
+/// Returns the counter as a charge of `bytes` sees it that came `via` the level below.
+fn reading_for(node: &'static Node, via: Via, bytes: u64) -> Reading {
     Reading { reserved: share::left_free(node, via, bytes), ..node.counter.read_with_prepaid() }
 }
 
-/// How a charge goes up.
+/// How a charge climbs.
 #[derive(Clone, Copy)]
 pub(crate) struct Climb {
     pub(crate) until: Until,
     pub(crate) purpose: Purpose,
-    /// A level, and the number of the charge's bytes that it and all levels above have already.
+    /// A level, and the number of the charge's bytes that this level and all levels above have
+    /// already.
     pub(crate) credit: Option<(&'static Node, u64)>,
 }
 
@@ -124,26 +135,26 @@ impl Climb {
     }
 }
 
-/// A charge that was made at every level.
+/// The facts about a charge that was made at every level.
 #[derive(Clone, Copy, Default)]
 #[must_use = "waiters for the events must be woken"]
 pub(crate) struct Charged {
-    /// Some level counted an event.
+    /// Whether some level counted an event.
     pub(crate) has_events: bool,
 }
 
-/// Charges `node` and the levels above it. A refusal leaves nothing behind, but took bytes below the
-/// refusing level for a moment.
+/// Charges `node` and the levels above it. A refusal leaves nothing behind, but the levels below
+/// the refusing one had the bytes for a moment.
 pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
     let charged = charge_from(node, None, bytes, climb)?;
     share::count_own(node, bytes);
     Ok(charged)
 }
 
-/// How many levels one pass charges. The rest of a deeper chain is charged by the next.
+/// The number of levels that one pass charges. The next pass charges the rest of a deeper chain.
 const LEVELS: usize = if cfg!(memgroup_loom) { 1 } else { 16 };
 
-/// Charges the levels from `node`, which the charge reached through `first`.
+/// Charges the levels from `node` on, which the charge reached through `first`.
 fn charge_from(node: &'static Node, first: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
     let (mut usages, mut count) = ([0; LEVELS], 0);
     let (mut via, mut next) = (first, Some(node));
@@ -151,7 +162,7 @@ fn charge_from(node: &'static Node, first: Via, bytes: u64, climb: Climb) -> Res
         let Some(level) = next else { break Ok(Charged::default()) };
         let credit = climb.credit.filter(|(at, _)| std::ptr::eq(*at, level));
         if count == LEVELS || credit.is_some() {
-            break charge_rest(level, via, bytes, credit.map(|(_, kept)| kept), climb);
+            break charge_rest(level, via, bytes, credit.map(|(_, credited)| credited), climb);
         }
         let reserved = share::left_free(level, via, bytes);
         match level.counter.try_charge(bytes, reserved, climb.purpose) {
@@ -182,26 +193,26 @@ fn charge_from(node: &'static Node, first: Via, bytes: u64, climb: Climb) -> Res
     Ok(made)
 }
 
-/// Charges the levels from `level` in a pass of their own. Where they have `kept` of the bytes
+/// Charges the levels from `level` on in a pass of their own. If they have `credited` of the bytes
 /// already, they are charged for the others only.
 #[cold]
 fn charge_rest(
     level: &'static Node,
     via: Via,
     bytes: u64,
-    kept: Option<u64>,
+    credited: Option<u64>,
     climb: Climb,
 ) -> Result<Charged, Refused> {
-    let Some(kept) = kept else { return charge_from(level, via, bytes, climb) };
+    let Some(credited) = credited else { return charge_from(level, via, bytes, climb) };
     check_credit(level, via, climb.until)?;
-    match bytes.saturating_sub(kept) {
+    match bytes.saturating_sub(credited) {
         0 => Ok(Charged::default()),
         rest => charge_from(level, via, rest, Climb { credit: None, ..climb }),
     }
 }
 
-/// Takes `bytes` back from a level below one that refused. The caller's handle or bytes keep it from
-/// being released.
+/// Takes `bytes` back from a level below one that refused. The caller's handle or bytes keep the
+/// level from being released.
 #[cold]
 fn take_back(level: &'static Node, bytes: u64) {
     level.counter.uncharge(bytes);
@@ -210,15 +221,16 @@ fn take_back(level: &'static Node, bytes: u64) {
     }
 }
 
-/// Usage rose by `bytes` to `usage` here, and by as many at every level of the chain, which moves
-/// the peak.
+/// Raises the peak after usage rose by `bytes`, to `usage` here, and by as many at every level of
+/// the chain.
 #[inline]
 fn raise(node: &'static Node, usage: u64, bytes: u64) {
     node.counter.raise_peak(usage);
     protect::usage_rose(node, usage, bytes);
 }
 
-/// Whether `max` of `node`, a dry run, would have refused a charge that took its usage to `usage`: by itself, or by a reserve or fair share below.
+/// Returns whether the `max` of `node`, a dry run, would have refused a charge that took its usage
+/// to `usage`: by itself, or because of a reserve or a fair share below.
 #[cold]
 fn is_over_dry_run(node: &'static Node, max: u64, via: Via, bytes: u64, usage: u64) -> bool {
     if usage > max {
@@ -227,7 +239,8 @@ fn is_over_dry_run(node: &'static Node, max: u64, via: Via, bytes: u64, usage: u
     usage.saturating_add(share::left_free(node, via, bytes)) > max
 }
 
-/// Whether every level is online and within its limit with the credit that it has. Bytes kept free for others do not matter here.
+/// Checks whether every level is online and within its limit with the credit that it has. Bytes
+/// left free for others do not matter here.
 fn check_credit(at: &'static Node, via: Via, until: Until) -> Result<(), Refused> {
     let (mut level, mut via) = (Some(at), via);
     while let Some(node) = level {
@@ -243,7 +256,7 @@ fn check_credit(at: &'static Node, via: Via, until: Until) -> Result<(), Refused
 
 /// Charges every level up to `beyond` bytes above its limit; with `u64::MAX`, at any limit. Fails,
 /// leaving nothing behind, if a counter cannot hold the bytes, or if the group is offline, unless
-/// `offline_too`.
+/// `offline_too` is set.
 pub(crate) fn charge_forced(
     node: &'static Node,
     bytes: u64,
@@ -253,7 +266,8 @@ pub(crate) fn charge_forced(
     let (mut usages, mut count, mut next) = ([0; LEVELS], 0, Some(node));
     let outcome = loop {
         let Some(level) = next else { break Ok(Charged::default()) };
-        // Above an online group all are online; above an offline one the caller holds the tree lock.
+        // Above an online group all groups are online. Above an offline one the caller holds the
+        // tree lock.
         let offline_too = offline_too || count > 0;
         if count == LEVELS {
             break charge_forced(level, bytes, beyond, offline_too);
@@ -282,11 +296,11 @@ pub(crate) fn charge_forced(
 
 /// Takes `bytes` back from `from` and the levels above it. Calls `marked` for each level at which
 /// there is more to do: a kill waits for its usage to fall, it is marked OVER, or it is offline and
-/// holds nothing any more. Without the bytes such a group may be released, except within a read
-/// section.
+/// holds nothing any more. Such a group may be released as soon as its bytes are gone, unless the
+/// caller is in a read section.
 ///
-/// The next level is read before the bytes of one go: they keep it, and then the one above, from
-/// being released.
+/// The next level is read before the bytes of one go, because they keep that level, and then the
+/// one above, from being released.
 #[inline(always)]
 pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64, mut marked: impl FnMut(&'static Node)) {
     let mut next = Some(from);
@@ -312,8 +326,8 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64, mut marked
     }
 }
 
-/// Does the same for callers that hold the tree lock or a PENDING mark: nothing is released here. The
-/// thread that removes the group checks it after them.
+/// Does the same for callers that hold the tree lock or a PENDING mark, so nothing is released
+/// here. The thread that removes the group checks it after them.
 pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
     if bytes > 0 {
         uncharge(from, Until::Top, bytes, |_| ());
@@ -321,28 +335,30 @@ pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
 }
 
 impl Refused {
-    /// The level that had no room: above the group, if its fair share refused.
+    /// Returns the level that had no room: the one above the group, if the group's fair share
+    /// refused.
     pub(crate) fn level(&self) -> Option<&'static Node> {
         if self.seen.is_share { self.node.up() } else { Some(self.node) }
     }
 
-    /// For a charge that being offline did not stop: the reading without the mark.
+    /// Returns the reading without the offline mark, for a charge that this mark did not stop.
     pub(crate) fn seen_online(&self) -> Reading {
         Reading { offline: false, ..self.seen }
     }
 }
 
-/// `node` and the levels that are charged with it.
+/// Returns `node` and the levels that are charged with it.
 pub(crate) fn levels(node: &'static Node) -> impl Iterator<Item = &'static Node> + Clone {
     std::iter::successors(Some(node), |level| level.up())
 }
 
-/// The group right below `top` that `node` is, or counts in.
+/// Returns the group right below `top` that is `node`, or that `node` counts in.
 pub(crate) fn right_below(top: &'static Node, node: &'static Node) -> Option<&'static Node> {
     levels(node).find(|level| level.up().is_some_and(|up| std::ptr::eq(up, top)))
 }
 
-/// The lowest level charged with both; `None` if there is none (the root left unaccounted).
+/// Returns the lowest level that is charged with both, or `None` if there is none (the root is not
+/// accounted).
 pub(crate) fn lowest_common(a: &'static Node, b: &'static Node) -> Option<&'static Node> {
     let mut of_a = Some(a);
     while let Some(level) = of_a {

@@ -7,13 +7,14 @@ use crate::state::counter::Counter;
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 
-/// The readers of one group's peak that have been reset.
+/// The readers of one group's peak that have been reset at least once.
 pub(crate) struct Readers(Mutex<Stored>);
 
 #[derive(Default)]
 struct Stored {
     next: u64,
-    /// Each reader's number, and the highest usage from its reset to the last reset of any reader.
+    /// The number of each reader, and the highest usage from its reset to the last reset of any
+    /// reader.
     of: Vec<(u64, u64)>,
 }
 
@@ -22,7 +23,7 @@ impl Readers {
         Readers(Mutex::new(Stored::default()))
     }
 
-    /// Resets one reader, which has this number if it has been reset before. Returns its number from now on.
+    /// Resets one reader and returns its number, which is `number` if it has been reset before.
     pub(crate) fn reset(&self, counter: &Counter, number: Option<u64>) -> u64 {
         let mut stored = self.0.lock();
         let before = counter.peak().restart(counter);
@@ -42,7 +43,7 @@ impl Readers {
         highest.max(counter.peak().recent())
     }
 
-    /// Forgets a reader that is dropped.
+    /// Forgets a reader, which is being dropped.
     pub(crate) fn leave(&self, number: u64) {
         self.0.lock().of.retain(|(of, _)| *of != number);
     }
@@ -58,7 +59,7 @@ impl Part for Readers {}
 static READERS: Key<Readers> = Key::new(6, Readers::new);
 
 impl Node {
-    /// The readers of the group's peak.
+    /// Returns the readers of the group's peak.
     pub(crate) fn peak_readers(&self) -> Lent<'_, Readers> {
         self.part(&READERS)
     }
@@ -84,7 +85,7 @@ mod loom {
         counter.uncharge(bytes);
     }
 
-    /// A counter that was at ten, and is at zero.
+    /// Returns a counter with a peak of ten and a usage of zero.
     fn counter() -> Arc<Counter> {
         let counter = Arc::new(Counter::new());
         charge(&counter, 10);
@@ -92,7 +93,7 @@ mod loom {
         counter
     }
 
-    /// A thread charges, and keeps the charge, while a reader is reset.
+    /// A thread makes a charge that lasts, while a reader is reset.
     fn a_charge_and_a_reset() {
         let (counter, readers) = (counter(), Readers::new());
         let charger = {

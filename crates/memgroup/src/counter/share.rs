@@ -1,31 +1,47 @@
-//! Share: how much of a group its children may use, each of them, when they want more than there is.
+//! Share: how much of a group each of its children may use, when together they want more than there
+//! is.
 //!
 //! ```text
-//!   M  the parent's limit, less the bytes kept for groups within their protection; a tighter level above makes it less
-//!   U  the parent's usage         a  the factor        w  a child's weight, over 100        W  the sum of the weights of children with memory
+//!   M  the parent's limit, less the bytes left free for groups within their protection;
+//!      a tighter level above makes it less
+//!   U  the parent's usage
+//!   a  the factor
+//!   w  a child's weight, over 100
+//!   W  the sum of the weights of children with memory
 //!
-//!   E = M a w / (1 + a W)         even share: its guarantee
+//!   E = M a w / (1 + a W)         even share: the child's guarantee
 //!   T = a w (M - U - b)           what is free allows it more, for a charge of b bytes
 //! ```
 //!
-//! A charge through a child with usage u passes the parent if u + b is at most E, the child's `min` or T. T makes every child leave something free,
-//! so that there is room for one that comes later (dynamic thresholds of shared packet buffers: Choudhury and Hahne, IEEE/ACM Transactions on
-//! Networking 6(2), 1998). E tells which child has to give when there is none (max-min fairness).
+//! A charge of b bytes through a child with usage u passes the parent if u + b is at most E, the
+//! child's `min` or T. T makes every child leave something free, so that there is room for one that
+//! comes later (dynamic thresholds of shared packet buffers: Choudhury and Hahne, IEEE/ACM
+//! Transactions on Networking 6(2), 1998). E tells which child must give back memory when none is
+//! free (max-min fairness).
 //!
-//! T as a bound of u + b is a bound of U + b as well: u + b <= T where M - U - b >= (u + b) / (a w). So a charge beyond E leaves so many bytes free in
-//! the parent, and the parent's compare-and-swap decides on it together with the limit.
+//! T as a bound of u + b is a bound of U + b as well: u + b <= T if M - U - b >= (u + b) / (a w).
+//! So a charge beyond E must leave that many bytes free in the parent, and the parent's
+//! compare-and-swap decides on it together with the limit.
 //!
-//! Bytes that are charged to the parent itself are a child more, of weight 100: *own*. How many there are is not counted, since each uncharge would have to
-//! take part. `Used::own` is a number that they do not exceed: all own charges since it was found, and the bytes found then. A charge that it does
-//! not let pass has it found anew ([`recount_own`]).
+//! Bytes that are charged to the parent itself, its *own* bytes, are treated like one more child,
+//! of weight 100. They are not counted exactly, because each uncharge would have to take part.
+//! `Used::own` is an upper bound: the own bytes when they were last counted, and all own charges
+//! since. Before a charge is refused because of that bound, they are counted anew
+//! ([`recount_own`]).
 //!
-//! - I1. A child with T = u + b holds a w of all that is free. So all children beyond E together use less than M, whatever they ask for.
-//! - I2. Prepaid bytes are left out of u and U. A grant has room for two caps, and a stock is half full on average: so a quarter of the granted bytes.
-//! - I3. All stocks below a sharing parent are granted M / 4a at most, except for grants that are decided at the same moment (`charge::evict`). They hold
-//!   half of that at most. So prepaid bytes move a share by M / 16a at most, up or down.
-//! - B1. U is the usage at the instant of the decision. u, W and levels above the parent are read before, and may be a moment old.
-//! - B2. Own bytes have no part in W, so the even shares of children are as if there were none. Forced charges, and the bytes of children that are removed, may make them
-//!   more than `Used::own`, until that is found anew. So may bytes that children free and charge while they are added up, by as many.
+//! - I1. A child with T = u + b holds a w times what is free. So all children beyond E together use
+//!   less than M, however much they ask for.
+//! - I2. Prepaid bytes are not part of u and U. A grant covers two caps, and a stock is half full
+//!   on average, so prepaid bytes are estimated as a quarter of the granted bytes.
+//! - I3. All stocks below a sharing parent are granted at most M / 4a, except for grants that are
+//!   decided at the same moment (`charge::evict`). They hold at most half of that. So prepaid bytes
+//!   move a share by at most M / 16a, up or down.
+//! - B1. U is the usage at the instant of the decision. u, W and the levels above the parent are
+//!   read before, and may be a moment old.
+//! - B2. Own bytes have no part in W, so the even shares of children are as if there were none.
+//!   Forced charges, and the bytes of children that are removed, may make own bytes exceed
+//!   `Used::own` until they are counted anew. So may bytes that children free and charge during the
+//!   count, by as many.
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
@@ -36,18 +52,20 @@ use crate::state::counter::Reading;
 use crate::tree::children::ChildSteps;
 use crate::tree::node::Node;
 
-/// How often the bytes of a group itself are found for one charge, while other threads charge it.
+/// How often a group's own bytes are counted for one charge while other threads charge it.
 const RECOUNTS_MOST: u32 = 4;
 
-/// The weight of a group for which none was set.
+/// The weight of a group that has none set.
 const WEIGHT_UNIT: u64 = 100;
 
-/// One child's share of its parent, at one moment.
+/// The share of one child in its parent, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// The bytes that the child may hold, if its siblings hold no more than they do now: the largest of its even share, its `min`, and T.
+    /// The bytes that the child may hold if its siblings hold no more than they do now: the largest
+    /// of its even share, its `min`, and T.
     pub(crate) bytes: u64,
-    /// Its even share, or its `min` if that is more. While the parent is full, a child above this is the one to give.
+    /// Its even share, or its `min` if that is more. While the parent is full, a child above this
+    /// must give back memory.
     pub(crate) even: u64,
 }
 
@@ -63,32 +81,35 @@ struct Terms {
     min: u64,
 }
 
-/// `of` times `by` over `over`.
+/// Returns `of * by / over`.
 fn part(of: u64, by: u64, over: u64) -> u64 {
     u64::try_from(u128::from(of) * u128::from(by) / u128::from(over.max(1))).unwrap_or(u64::MAX)
 }
 
-/// The bytes that the groups below `level` may use, prepaid bytes included: by its own limit, and by the room of the levels above. `None`: no limit.
+/// Returns the bytes that the groups below `level` may use, including prepaid bytes, by its own
+/// limit and by the headroom of the levels above. Returns `None` if there is no limit.
 fn most(level: &'static Node) -> Option<u64> {
     let usage = level.counter.usage();
     let mut via: Option<&'static Node> = None;
     let mut least = UNLIMITED;
     for up in chain::levels(level) {
         let seen = up.counter.read();
-        // A dry run above limits nothing here. That of the level itself counts the charges that its shares would refuse.
+        // A dry run above limits nothing here. If `level` itself is a dry run, its limit counts,
+        // because it counts the charges that its shares would refuse.
         if seen.max != UNLIMITED && (via.is_none() || !seen.is_dry_run) {
-            let kept = protect::left_free(up, via.map(|child| (child, u64::MAX)));
+            let left = protect::left_free(up, via.map(|child| (child, u64::MAX)));
             let others = seen.usage.saturating_sub(usage);
-            least = least.min(seen.max.saturating_sub(kept).saturating_sub(others));
+            least = least.min(seen.max.saturating_sub(left).saturating_sub(others));
         }
         via = Some(up);
     }
-    // Its own share of the level above limits the bytes that it can share.
+    // Its own share of the level above limits what it can share out.
     let least = of_child(level).map_or(least, |share| least.min(share.bytes));
     (least != UNLIMITED).then_some(least)
 }
 
-/// The weight that a charge will add to the shares right below a group: the group that it comes through holds no memory yet.
+/// The weight that a charge will add to the shares right below a group, because the child through
+/// which it comes holds no memory yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Newcomer {
     level: &'static Node,
@@ -96,27 +117,28 @@ pub(crate) struct Newcomer {
 }
 
 impl Newcomer {
-    /// For a charge of `requester`, if it is for one, that `level` refuses.
+    /// Makes the newcomer for a charge of `requester` that `level` refuses, if there is such a
+    /// charge.
     pub(crate) fn of(level: &'static Node, requester: Option<&'static Node>) -> Newcomer {
         let through = requester.filter(|_| level.marks.is_shared());
         let own = through.and_then(|node| chain::right_below(level, node)?.find_used());
         Newcomer { level, weight: own.map_or(0, |own| own.weight().saturating_sub(own.recorded(WEIGHT))) }
     }
 
-    /// The weight it adds below `level`.
+    /// Returns the weight that it adds below `level`.
     fn below(self, level: &'static Node) -> u64 {
         if std::ptr::eq(self.level, level) { self.weight } else { 0 }
     }
 }
 
 impl Terms {
-    /// For `child` below `level`, right above it. `None` where it has no share.
+    /// Returns the terms of `child`, right below `level`, or `None` if it has no share.
     fn of(level: &'static Node, child: &'static Node) -> Option<Terms> {
-        // A child without memory counts as well: it is about to have some.
+        // A child without memory counts as well, because it is about to have some.
         Terms::beside(level, child, |own| own.weight().saturating_sub(own.recorded(WEIGHT)))
     }
 
-    /// For the bytes of `level` itself.
+    /// Returns the terms of the own bytes of `level`.
     fn of_own(level: &'static Node) -> Option<Terms> {
         let above = level.find_used().filter(|_| level.marks.is_shared())?;
         let factor = above.factor();
@@ -124,7 +146,8 @@ impl Terms {
         (factor > 0).then_some(Terms { of: most(level)?, slope: factor * WEIGHT_UNIT, sum, min: 0 })
     }
 
-    /// The same, with so much weight beside that of the groups that hold memory.
+    /// Returns the terms of `child`, with the weight `missing` added to that of the groups that
+    /// hold memory.
     fn beside(level: &'static Node, child: &'static Node, missing: impl Fn(&Used) -> u64) -> Option<Terms> {
         if !level.marks.is_shared() {
             return None;
@@ -138,18 +161,20 @@ impl Terms {
         Some(Terms { of: most(level)?, slope: factor * weight, sum, min: own.min() })
     }
 
-    /// E, or the child's `min` if that is more.
+    /// Returns E, or the child's `min` if that is more.
     fn even(&self) -> u64 {
         part(self.of, self.slope, self.sum).max(self.min)
     }
 
-    /// Whether `usage` is beyond that. It divides nothing: most charges that go to the counters ask this.
+    /// Returns whether `usage` is above that. It makes no division, because most charges that go to
+    /// the counters need this.
     fn is_beyond_even(&self, usage: u64) -> bool {
         let times = |one: u64, other: u64| u128::from(one) * u128::from(other);
         usage > self.min && times(usage, self.sum) > times(self.of, self.slope)
     }
 
-    /// T as a bound of the bytes to be left free in `level`, for a charge that makes this usage. `None` within the even share.
+    /// Returns T as the number of bytes that a charge must leave free in `level` if it makes this
+    /// usage, or `None` if it stays within the even share.
     fn left_free(&self, level: &'static Node, usage: u64) -> Option<u64> {
         if !self.is_beyond_even(usage) {
             return None;
@@ -167,32 +192,34 @@ impl Terms {
     }
 }
 
-/// The share of a group in the one above, now.
+/// Returns the present share of a group in the one above.
 pub(crate) fn of_child(child: &'static Node) -> Option<Share> {
     let level = child.up()?;
     Terms::of(level, child).map(|terms| terms.share(level, child))
 }
 
-/// Bytes of a group that are taken only when no sibling is above its even share. Nothing where it has no share.
+/// Returns the bytes of a group that are taken only if no sibling is above its even share: none if
+/// the group has no share.
 pub(crate) fn even_of(child: &'static Node, newcomer: Newcomer) -> u64 {
     let terms = child.up().and_then(|level| Terms::beside(level, child, |_| newcomer.below(level)));
     terms.map_or(0, |terms| terms.even())
 }
 
-/// The bytes that are prepaid below a level, about (I2).
+/// Estimates the bytes that are prepaid below a level (I2).
 fn prepaid(level: &'static Node) -> u64 {
     level.counter.prepaid_most() / 4
 }
 
-/// The bytes above its even share of the group right below `top` that `node` counts in. `None` where it has no share.
+/// Returns by how much the group right below `top` that `node` counts in is above its even share,
+/// or `None` if it has no share.
 pub(crate) fn excess(node: &'static Node, top: &'static Node, newcomer: Newcomer) -> Option<u64> {
     let child = chain::right_below(top, node)?;
     let terms = Terms::beside(top, child, |_| newcomer.below(top))?;
     Some(child.counter.usage().saturating_sub(terms.even()))
 }
 
-/// A cache of `from` gave `bytes` for a charge of `to` that `level` refused. Counted for the two children of `level` through which they count in it, if it
-/// gives shares.
+/// Counts that a cache of `from` gave `bytes` for a charge of `to` that `level` refused. If `level`
+/// gives shares, they are counted for the two children of `level` that `from` and `to` count in.
 pub(crate) fn count_given(level: &'static Node, from: &'static Node, to: &'static Node, bytes: u64) {
     if bytes == 0 || !level.marks.is_shared() {
         return;
@@ -205,7 +232,8 @@ pub(crate) fn count_given(level: &'static Node, from: &'static Node, to: &'stati
     }
 }
 
-/// Bytes that a charge is to leave free in `level`: for groups within their protection, and where it came through a child, for the shares of others.
+/// Returns the bytes that a charge must leave free in `level`: for groups within their protection,
+/// and for the shares of the other children if it came through a child.
 #[inline(always)]
 pub(crate) fn left_free(level: &'static Node, via: Via, bytes: u64) -> u64 {
     if level.marks.keeps_free() { left_free_below(level, via, bytes) } else { 0 }
@@ -217,28 +245,31 @@ fn left_free_below(level: &'static Node, via: Via, bytes: u64) -> u64 {
     let protected = protect::left_free(level, via);
     let Some((child, usage)) = via else { return protected.max(own_left_free(level, bytes)) };
     let Some(terms) = Terms::of(level, child) else { return protected };
-    // Its even share shrinks as others come, and it may charge nothing any more.
+    // The even share of a child shrinks as others come, and by then this child may not charge any
+    // more. So it is noted from a quarter of that share on.
     if terms.is_beyond_even(usage.saturating_mul(4)) {
         note_largest(level, child);
     }
-    let kept = terms.left_free(level, usage.saturating_sub(prepaid(child)));
-    kept.map_or(protected, |kept| protected.max(kept))
+    let left = terms.left_free(level, usage.saturating_sub(prepaid(child)));
+    left.map_or(protected, |left| protected.max(left))
 }
 
-/// Bytes that a charge of `level` itself is to leave free for the shares of the groups below.
+/// Returns the bytes that a charge of `level` itself must leave free for the shares of the groups
+/// below.
 fn own_left_free(level: &'static Node, bytes: u64) -> u64 {
     let Some(terms) = Terms::of_own(level) else { return 0 };
     let own = level.used().own().min(level.counter.usage());
     terms.left_free(level, own.saturating_add(bytes)).unwrap_or(0)
 }
 
-/// Whether `requester` is `level` itself, and its own bytes fill its even share. Then groups below give it nothing.
+/// Returns whether `requester` is `level` itself and its own bytes fill its even share. If so,
+/// groups below give it nothing.
 pub(crate) fn is_above_own_even(level: &'static Node, requester: &'static Node) -> bool {
     let terms = Some(level).filter(|level| std::ptr::eq(*level, requester)).and_then(Terms::of_own);
     terms.is_some_and(|terms| terms.is_beyond_even(level.used().own().saturating_add(1)))
 }
 
-/// Bytes were charged to `level` itself.
+/// Counts bytes that were charged to `level` itself.
 #[inline(always)]
 pub(crate) fn count_own(level: &'static Node, bytes: u64) {
     if level.marks.is_shared() {
@@ -246,10 +277,12 @@ pub(crate) fn count_own(level: &'static Node, bytes: u64) {
     }
 }
 
-/// Whether `child`, right below `level`, uses no more than its even share there or its own `min`. `false` if it has neither.
+/// Returns whether `child`, right below `level`, uses no more than its even share there or its own
+/// `min`; `false` if it has neither.
 ///
-/// A `min` says nothing here if the bytes that all children use within theirs exceed the limit of `level`. Else a group could pass the limit above it
-/// by a large `min`, which a tenant may set for groups below its own.
+/// A `min` does not count here if the bytes that all children use within theirs exceed the limit of
+/// `level`. Otherwise a group could pass the limit above it by a large `min`, which a tenant may
+/// set for groups below its own.
 fn is_within(level: &'static Node, child: &'static Node) -> bool {
     let net = child.counter.usage().saturating_sub(prepaid(child));
     let min = child.find_used().map_or(0, |used| used.min());
@@ -263,9 +296,12 @@ fn is_within(level: &'static Node, child: &'static Node) -> bool {
     }
 }
 
-/// The lowest level that has no room for one more byte of `node`, and is not full because of other groups alone. It is, where the group right below it that
-/// `node` counts in uses no more than its even share there, or its own `min`: the bytes above the limit are not those of `node`, and nothing that its work could
-/// free is owed. Prepaid bytes make no level full.
+/// Returns the refusal of the lowest level that has no room for one more byte of `node`, and is not
+/// full because of other groups alone.
+///
+/// A level is full because of others alone if the group right below it that `node` counts in uses
+/// no more than its even share there, or its own `min`. Then the bytes above the limit are not
+/// those of `node`, and its work owes nothing that it could free. Prepaid bytes make no level full.
 pub(crate) fn own_excess(node: &'static Node) -> Option<Refused> {
     let mut via: Via = None;
     for level in chain::levels(node) {
@@ -280,7 +316,8 @@ pub(crate) fn own_excess(node: &'static Node) -> Option<Refused> {
     None
 }
 
-/// Finds the bytes of `level` itself, if it gives shares. Returns whether they are fewer than was known.
+/// Counts the own bytes of `level`, if it gives shares. Returns whether they are fewer than was
+/// known.
 pub(crate) fn recount_own(level: &'static Node) -> bool {
     let Some(used) = Some(level).filter(|level| level.marks.is_shared()).and_then(|level| level.find_used())
     else {
@@ -299,7 +336,8 @@ pub(crate) fn recount_own(level: &'static Node) -> bool {
     used.own() < before
 }
 
-/// `child` has a large part of its even share: remembers it if the one that is remembered has less of its own.
+/// Remembers `child`, which has a large part of its even share, if the one that is remembered has
+/// less of its own.
 pub(crate) fn note_largest(level: &'static Node, child: &'static Node) {
     let (used, id) = (level.used(), child.id());
     let times =
@@ -310,15 +348,16 @@ pub(crate) fn note_largest(level: &'static Node, child: &'static Node) {
     }
 }
 
-/// The group that has this place now, if it is right below `level`.
+/// Returns the group that has this place now, if it is right below `level`.
 fn find_child(level: &'static Node, id: NodeId) -> Option<&'static Node> {
-    // A free node keeps its link to the level above.
+    // A free node still has its link to the level above.
     let child = level.shared().node(id).filter(|child| child.has_group())?;
     child.up().filter(|up| std::ptr::eq(*up, level)).map(|_| child)
 }
 
-/// The id and the usage of the group right below `level` that is above its even share by the largest part, and that share. A hint: it may miss one that
-/// has charged nothing since a larger one fell, or is beside one within its `min`.
+/// Returns the group right below `level` that exceeds its even share by the largest factor: its id,
+/// its usage and that share. This is a hint. It may miss a group that has charged nothing since a
+/// larger one fell, or that is beside one within its `min`.
 pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<(GroupId, u64, u64)> {
     let largest = Some(level).filter(|level| level.marks.is_shared())?.find_used()?.largest();
     let child = find_child(level, largest)?;
@@ -327,16 +366,17 @@ pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> O
     (usage > even).then_some((child.group_id(), usage, even))
 }
 
-/// The bytes that may still be granted to a stock where groups above give shares.
+/// The bytes that may still be granted to a stock if groups above give shares.
 #[derive(Clone, Copy)]
 pub(crate) struct GrantsLeft {
     pub(crate) bytes: u64,
-    /// The group below which stocks have the others. `None` where no group above gives shares.
+    /// The group whose stocks have the other bytes; `None` if no group above gives shares.
     pub(crate) held_below: Option<&'static Node>,
 }
 
-/// For a stock of `node`. All stocks below a group that gives shares hold little beside the bytes that these leave free, and those of one child at most
-/// half of that.
+/// Returns the bytes that may still be granted to a stock of `node`. All stocks below a group that
+/// gives shares hold little compared with the bytes that the shares leave free, and those of one
+/// child hold at most half of that.
 pub(crate) fn grants_left(node: &'static Node) -> GrantsLeft {
     let (mut least, mut via) = (GrantsLeft { bytes: UNLIMITED, held_below: None }, None);
     for level in chain::levels(node) {
@@ -355,13 +395,13 @@ pub(crate) fn grants_left(node: &'static Node) -> GrantsLeft {
     least
 }
 
-/// The most bytes that stocks below `level` are granted, which gives shares.
+/// Returns the most bytes that may be granted to stocks below `level`, which gives shares.
 fn grants_most(level: &'static Node) -> Option<u64> {
     let factor = level.find_used().map(|used| used.factor()).filter(|&factor| factor > 0)?;
     Some(most(level)? / (4 * factor))
 }
 
-/// Headroom of `level` for bytes to be prepaid through `via`, a child of it.
+/// Returns the headroom of `level` for bytes that are prepaid through `via`, a child of it.
 pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, headroom: u64) -> u64 {
     let free = protect::seen_through(level, via, headroom);
     let Some((child, terms)) = via.and_then(|child| Some((child, Terms::of(level, child)?))) else {
@@ -370,20 +410,21 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
     free.min(terms.share(level, child).bytes.saturating_sub(child.counter.usage()))
 }
 
-/// The bytes that `level` keeps for protected groups in any case. A child is not beyond its protection for the bytes that it has prepaid: while those may
-/// decide, the refusal is not final.
-fn kept_at_least(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> u64 {
-    let held = via.map(|(child, usage)| (child, usage.saturating_sub(child.counter.prepaid_most())));
+/// Returns the bytes that `level` leaves free for protected groups in any case. Bytes that a child
+/// has prepaid do not put it beyond its protection here: as long as they may decide, the refusal is
+/// not final.
+fn left_free_at_least(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> u64 {
+    let spent = via.map(|(child, usage)| (child, usage.saturating_sub(child.counter.prepaid_most())));
     let own = if via.is_none() { own_left_free(level, bytes) } else { 0 };
-    seen.reserved.min(protect::left_free(level, held).max(own))
+    seen.reserved.min(protect::left_free(level, spent).max(own))
 }
 
-/// Returns the refusal of a charge by `level`, which it reached `via` a child: by the child's share,
-/// as if that were the child's own limit, if the child is beyond its even share. Otherwise by the
-/// level.
+/// Returns the refusal of a charge by `level`, which it reached `via` a child. If the child is
+/// beyond its even share, its share refuses, as if that were the child's own limit. Otherwise
+/// `level` refuses.
 #[cold]
 pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> Refused {
-    let reserved = if seen.reserved > 0 { kept_at_least(level, via, bytes, seen) } else { 0 };
+    let reserved = if seen.reserved > 0 { left_free_at_least(level, via, bytes, seen) } else { 0 };
     let by_level = Refused { node: level, seen: Reading { reserved, ..seen } };
     // A dry run lets the charge pass.
     let is_refused = level.marks.is_shared() && !seen.offline && !seen.is_dry_run;
@@ -394,9 +435,10 @@ pub(crate) fn refused(level: &'static Node, via: Via, bytes: u64, seen: Reading)
     let Some(terms) = Terms::of(level, child).filter(|terms| terms.is_beyond_even(net)) else {
         return by_level;
     };
-    let held = usage.saturating_sub(bytes);
-    let most = terms.share(level, child).bytes.min(held.saturating_add(bytes).saturating_sub(1));
-    let seen = Reading { usage: held, max: most, reserved: 0, prepaid_most: 0, is_share: true, ..seen };
+    let usage_before = usage.saturating_sub(bytes);
+    let most = terms.share(level, child).bytes.min(usage_before.saturating_add(bytes).saturating_sub(1));
+    let seen =
+        Reading { usage: usage_before, max: most, reserved: 0, prepaid_most: 0, is_share: true, ..seen };
     Refused { node: child, seen }
 }
 
@@ -414,7 +456,8 @@ mod tests {
         }
     }
 
-    /// Without a share or a `min` there is nothing to be within, also for a group without a byte.
+    /// Without a share or a `min` there is nothing that a group could be within, even if it has no
+    /// byte.
     #[test]
     fn a_full_level_is_the_excess_of_a_group_without_bytes() {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();

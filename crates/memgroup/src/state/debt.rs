@@ -1,7 +1,9 @@
-//! Debt: bytes that a group charged while it was above a limit, until they are paid for or forgiven.
+//! Debt: the bytes that a group charged while it was above a limit, until they are repaid or
+//! forgiven.
 //!
-//! - I1. Bytes that are added are taken or forgiven once: every change is one RMW of the word. Loom: `a_debt_is_paid_once`.
-//! - B1. It stops at 2^64 - 1 bytes. The longest delay is reached with a few MiB.
+//! - I1. Each byte that is added is taken or forgiven once, because every change is one RMW of the
+//!   word. Loom: `a_debt_is_paid_once`.
+//! - B1. A debt stops growing at 2^64 - 1 bytes. A few MiB already lead to the longest delay.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::{erasable, interleave};
@@ -25,7 +27,8 @@ impl Debt {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        // ORDERING: Relaxed; a number by itself, which `change` compares.
+        // ORDERING: Relaxed, here and below, because no other memory belongs to the number. The
+        // exchanges alone make sure that no byte of it is lost (I1).
         self.bytes.load(Ordering::Relaxed)
     }
 
@@ -34,29 +37,27 @@ impl Debt {
         _ = self.change(Mutation::DebtIsNotedBlindly, |owed| Some(owed.saturating_add(bytes)));
     }
 
-    /// Takes bytes off the debt, down to nothing.
+    /// Takes up to `bytes` off the debt.
     pub(crate) fn lessen(&self, bytes: u64) {
         let less = |owed: u64| (owed > 0 && bytes > 0).then(|| owed.saturating_sub(bytes));
         _ = self.change(Mutation::DebtIsNotedBlindly, less);
     }
 
-    /// Takes the whole debt, if it is due.
+    /// Takes the whole debt and returns it, if `is_due`.
     pub(crate) fn take(&self, is_due: impl Fn(u64) -> bool) -> Option<u64> {
         self.change(Mutation::DebtIsTakenBlindly, |owed| (owed > 0 && is_due(owed)).then_some(0))
     }
 
-    /// Changes the debt unless `change` returns `None`. Returns the debt before.
+    /// Changes the debt unless `change` returns `None`. Returns the debt before the change.
     fn change(&self, fault: Mutation, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let mut owed = self.bytes();
         loop {
             let changed = change(owed)?;
             interleave::point();
             if mutation::active(fault) {
-                // ORDERING: Relaxed (a mutation for the models only).
                 self.bytes.store(changed, Ordering::Relaxed);
                 return Some(owed);
             }
-            // ORDERING: Relaxed, both; no other memory belongs to the number, and the exchange loses none of it (I1).
             match self.bytes.compare_exchange_weak(owed, changed, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(owed),
                 Err(newer) => owed = newer,
@@ -64,15 +65,13 @@ impl Debt {
         }
     }
 
-    /// Forgives the debt that the caller saw, unless it has changed since.
+    /// Forgives the debt if it is still the `owed` bytes that the caller read.
     pub(crate) fn forgive_seen(&self, owed: u64) {
-        // ORDERING: Relaxed, both; as in `change`.
         let _ = self.bytes.compare_exchange(owed, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Forgives the whole debt, and returns it.
+    /// Forgives the whole debt and returns it.
     pub(crate) fn forgive(&self) -> u64 {
-        // ORDERING: Relaxed; as in `change`.
         self.bytes.swap(0, Ordering::Relaxed)
     }
 }
@@ -116,7 +115,8 @@ mod tests {
                     for _ in 0..50_000 {
                         debt.add(bytes);
                         if let Some(owed) = debt.take(|owed| owed % 3 == 0) {
-                            // ORDERING: Relaxed; a sum, read after the threads are joined.
+                            // ORDERING: Relaxed, because the sum is read after the threads are
+                            // joined.
                             taken.fetch_add(owed, std::sync::atomic::Ordering::Relaxed);
                         }
                     }

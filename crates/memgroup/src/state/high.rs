@@ -1,4 +1,5 @@
-//! High: the debt of a group, and the usage at which its shrinkers gave nothing. The limit itself is in the counter.
+//! High: the debt of a group, and the usage at which its shrinkers last gave nothing. The limit
+//! itself is in the counter.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::erasable;
@@ -6,35 +7,35 @@ use memgroup_sync::erasable;
 use crate::state::debt::Debt;
 
 erasable! {
-    /// The state of a group that belongs to `high`.
+    /// The part of a group's state that belongs to `high`.
     pub(crate) struct HighState {
         pub(crate) debt: Debt,
-        /// The usage plus one at which shrinkers gave nothing when they were last asked because of this group's `high`; 0 where they gave.
+        /// One more than the usage at which shrinkers gave nothing when they were last asked
+        /// because of this group's `high`; 0 if they gave something.
         fruitless_at: AtomicU64,
     }
 }
 
 impl HighState {
-    /// Whether shrinkers are to be asked at this usage. Where they gave nothing they are not, until usage is another by `slack` bytes.
+    /// Returns whether it is worth asking shrinkers at this usage. After they gave nothing, it is
+    /// not until the usage has changed by `slack` bytes.
     pub(crate) fn is_fruitful(&self, usage: u64, slack: u64) -> bool {
-        // ORDERING: Relaxed; a hint, of which one may be lost.
+        // ORDERING: Relaxed, here and below, because this is a hint. A lost one does no harm.
         let at = self.fruitless_at.load(Ordering::Relaxed).checked_sub(1);
         at.is_none_or(|at| usage.abs_diff(at) >= slack)
     }
 
-    /// Shrinkers gave nothing at this usage.
+    /// Remembers that shrinkers gave nothing at this usage.
     pub(crate) fn set_fruitless_at(&self, usage: u64) {
-        // ORDERING: Relaxed; as in `is_fruitful`.
         self.fruitless_at.store(usage + 1, Ordering::Relaxed);
     }
 
-    /// Shrinkers gave something, or the limit is another.
+    /// Forgets that usage, because shrinkers gave something or the limit has changed.
     pub(crate) fn set_fruitful(&self) {
-        // ORDERING: Relaxed; as in `is_fruitful`.
         self.fruitless_at.store(0, Ordering::Relaxed);
     }
 
-    /// For a new group in the node; the caller holds the tree lock.
+    /// Resets the state for a new group in the node. The caller must hold the tree lock.
     pub(crate) fn reset(&self) {
         self.debt.forgive();
         self.set_fruitful();

@@ -1,4 +1,5 @@
-//! State: the words that one group or one slot consists of, and their transitions. Nothing here knows the tree.
+//! State: the words that make up one group or one slot, and their transitions. Nothing here knows
+//! the tree.
 
 pub(crate) mod budget;
 pub(crate) mod config;

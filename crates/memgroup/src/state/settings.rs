@@ -1,10 +1,11 @@
-//! Settings: the configuration of a hierarchy that is in use, in words.
+//! Settings: the configuration that a hierarchy uses, with each setting in a word.
 //!
-//! A hierarchy without a user may be used again with another configuration of the same [`Shape`](crate::state::config::Shape). Its settings are
-//! replaced then.
+//! A hierarchy that nobody uses any more may be used again with another configuration of the same
+//! [`Shape`](crate::state::config::Shape). Its settings are then replaced.
 //!
-//! - I1. They change while the hierarchy has no handle and no charged byte. A thread that is late with a question, such as one with a forgotten scope
-//!   guard, may read old ones or new ones.
+//! - I1. The settings change only while the hierarchy has no handle and no charged byte. A thread
+//!   that still reads one by then, for example for a forgotten scope guard, may read the old value
+//!   or the new one.
 
 use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +14,7 @@ use memgroup_sync::FixedU64;
 
 use crate::state::config::Config;
 
-/// A setting in a word.
+/// A setting that fits in a word.
 trait InWord {
     fn into_word(self) -> u64;
     fn from_word(word: u64) -> Self;
@@ -52,7 +53,7 @@ impl InWord for u64 {
     }
 }
 
-/// In nanoseconds; 584 years and more are the same.
+/// Stored in nanoseconds. All durations of 584 years and more are the same.
 impl InWord for Duration {
     fn into_word(self) -> u64 {
         u64::try_from(self.as_nanos()).unwrap_or(u64::MAX - 1).min(u64::MAX - 1)
@@ -77,7 +78,7 @@ macro_rules! settings {
     ($($name:ident: $type:ty),+ $(,)?) => {
         /// The settings that are in force.
         pub(crate) struct Settings {
-            /// As they were given.
+            /// The configuration as it was given.
             given: Mutex<Config>,
             $($name: FixedU64,)+
         }
@@ -90,7 +91,7 @@ macro_rules! settings {
                 }
             }
 
-            /// Puts those of another configuration in force (I1).
+            /// Puts the settings of another configuration in force (I1).
             pub(crate) fn replace(&self, config: &Config) {
                 *self.given.lock().unwrap_or_else(PoisonError::into_inner) = *config;
                 $(self.$name.set(config.$name.into_word());)+
@@ -124,7 +125,7 @@ settings! {
 }
 
 impl Settings {
-    /// The configuration as it was given.
+    /// Returns the configuration as it was given.
     pub(crate) fn given(&self) -> Config {
         *self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,24 +5,31 @@
 //!   bytes, signed        cap        OPEN   PENDING   LISTED   USED   FULL   attempts
 //! ```
 //!
-//! - bytes: charged to the counters already, spent by `consume`, put back by `refill`. Both are one `fetch_add` that looks
-//!   at the value it found. If a consume found too little, or a refill no room, its slow path corrects the word. So bytes
-//!   may be below zero, or above the cap, while such a call is under way. They are the topmost field, where a borrow or a
-//!   carry falls off.
-//! - cap: the power of two up to which bytes may stay; that much is reserved in the slot's budget. 0: nothing reserved.
-//! - OPEN: the stock may hold bytes up to its cap, and each level has granted it that (`stock::grant`). A word of zeros, on a page that
-//!   the system has just backed, is not open.
-//! - PENDING: one thread is between this word and the counters, with bytes that are in neither. One at a time. Only this thread opens
-//!   the stock, and no other changes OPEN or the cap meanwhile.
-//! - LISTED: the next flush of the statistics comes by for the attempts (`listed`). A consume that finds it missing sees to that.
-//! - USED: a flush has taken attempts since the budget's clock last came by, which goes by attempts.
-//! - attempts: consumes tried here since they were last harvested. A hit counts its attempt in the addition that it makes
-//!   anyway, so the hit rate costs nothing. A hit is an attempt that was not a miss.
-//! - FULL: half of the attempts' range is used; the next consume harvests them, the other half is left for
-//!   consumes that come meanwhile.
+//! - bytes: charged to the counters already, spent by `consume`, put back by `refill`. Both are one
+//!   `fetch_add` that checks the value it found. If a consume found too few bytes, or a refill too
+//!   little headroom, its slow path corrects the word. So bytes may be below zero, or above the
+//!   cap, while such a call is under way. They are the topmost field, where a borrow or a carry
+//!   falls off.
+//! - cap: the power of two up to which bytes may stay. That many are reserved in the slot's budget.
+//!   0 means that nothing is reserved.
+//! - OPEN: the stock may hold bytes up to its cap, and each level has granted it that many
+//!   (`stock::grant`). A word of zeros, on a page that the system has just provided, is not open.
+//! - PENDING: one thread is between this word and the counters, with bytes that are in neither.
+//!   There is only one at a time. Only this thread may open the stock, and until it is done no
+//!   other changes OPEN or the cap.
+//! - LISTED: the next flush of the statistics will harvest the attempts (`listed`). A consume that
+//!   finds the mark missing lists the stock.
+//! - USED: a flush has taken attempts since the last visit of the budget's clock, which needs to
+//!   know whether there were any.
+//! - attempts: consumes that were tried here since the last harvest. A hit counts its attempt in
+//!   the addition that it makes anyway, so the hit rate costs nothing. A hit is an attempt that was
+//!   not a miss.
+//! - FULL: half of the attempts' range is used. The next consume harvests them, and the other half
+//!   is left for consumes that come before it is done.
 //!
-//! An addition needs no load before it, as a compare-and-swap does. A hit takes 5.9 against 9.8 ns on a Cascade Lake, 2.1
-//! against 2.4 ns on a Zen 4. Words change only through the two additions and the transitions below.
+//! An addition needs no load before it, unlike a compare-and-swap. A hit takes 5.9 instead of 9.8
+//! ns on a Cascade Lake, and 2.1 instead of 2.4 ns on a Zen 4. Words change only through the two
+//! additions and the transitions below.
 
 use crate::base::mutation::{self, Mutation};
 
@@ -34,21 +41,23 @@ const LISTED: u64 = 1 << 17;
 const PENDING: u64 = 1 << 18;
 const OPEN: u64 = 1 << 19;
 const CAP_SHIFT: u32 = 20;
-/// Six bits, as many as the processor reads of a shift's count, so that the exponent needs no mask of its own.
+/// Six bits, because the processor uses six bits of a shift's count. So the exponent needs no mask
+/// of its own.
 const CAP: u64 = 0x3f << CAP_SHIFT;
 const BYTES_SHIFT: u32 = 26;
 
-/// The largest cap a word can hold, 8 MiB. A charge that a stock serves is at most half of it. So bytes have room for
-/// 32,768 calls under way in one slot before they could overflow.
+/// The largest cap that a word can hold, 8 MiB. A stock serves charges of at most half of it, so
+/// 32,768 calls may be under way in one slot before bytes could overflow.
 pub(crate) const LARGEST_CAP: u64 = 8 << 20;
 
-/// The number that a consume adds to the word.
+/// Returns the number that a consume adds to the word.
 #[inline]
 pub(crate) fn consume_delta(bytes: u64) -> u64 {
     ATTEMPT.wrapping_sub(bytes << BYTES_SHIFT)
 }
 
-/// The number that a refill adds to the word, and that a consume which found too little puts back.
+/// Returns the number that a refill adds to the word, and that a consume puts back if it found too
+/// few bytes.
 #[inline]
 pub(crate) fn refill_delta(bytes: u64) -> u64 {
     bytes << BYTES_SHIFT
@@ -59,13 +68,13 @@ pub(crate) fn refill_delta(bytes: u64) -> u64 {
 pub(crate) struct Word(pub(crate) u64);
 
 impl Word {
-    /// Signed: below zero while consumes that found too little are under way.
+    /// Returns the bytes, which are below zero while consumes that found too few are under way.
     #[inline]
     pub(crate) fn bytes(self) -> i64 {
         (self.0 as i64) >> BYTES_SHIFT
     }
 
-    /// Bytes that can be taken out.
+    /// Returns the number of bytes that can be taken out.
     pub(crate) fn prepaid(self) -> u64 {
         self.bytes().max(0) as u64
     }
@@ -74,35 +83,37 @@ impl Word {
         self.0 & PENDING != 0
     }
 
-    /// Whether the stock may hold bytes.
+    /// Returns whether the stock may hold bytes.
     pub(crate) fn is_open(self) -> bool {
         self.0 & OPEN != 0
     }
 
-    /// Bytes that may stay in the stock now.
+    /// Returns the number of bytes that may stay in the stock now.
     pub(crate) fn room(self) -> u64 {
         if self.is_open() { self.cap() } else { 0 }
     }
 
-    /// Bytes reserved in the slot's budget for this stock; its bytes stay within them.
+    /// Returns the bytes that are reserved in the slot's budget for this stock. It holds no more
+    /// than these.
     #[inline]
     pub(crate) fn cap(self) -> u64 {
         (1 << ((self.0 >> CAP_SHIFT) & 0x3f)) & !1
     }
 
-    /// Consumes tried since the last harvest.
+    /// Returns the number of consumes that were tried since the last harvest.
     pub(crate) fn attempts(self) -> u64 {
         self.0 & ATTEMPTS
     }
 
-    /// Whether a consume that found this word has its bytes, with nothing left to do.
+    /// Returns whether a consume that found this word has its bytes, with nothing left to do.
     #[inline]
     pub(crate) fn serves(self, bytes: u64) -> bool {
-        // As `bytes() >= bytes`, without shifting them down: the fields below only add.
+        // The same as `bytes() >= bytes`, without the shift: the fields below can only add to the
+        // word.
         self.0 as i64 >= (bytes << BYTES_SHIFT) as i64 && self.0 & (OPEN | LISTED | FULL) == OPEN | LISTED
     }
 
-    /// Whether the attempts are to be harvested.
+    /// Returns whether the attempts must be harvested.
     pub(crate) fn is_full(self) -> bool {
         self.0 & FULL != 0
     }
@@ -111,44 +122,48 @@ impl Word {
         self.0 & LISTED != 0
     }
 
-    /// A flush will come by for the attempts.
+    /// Marks the stock as listed for the next flush.
     pub(crate) fn listed(self) -> Word {
         Word(self.0 | LISTED)
     }
 
-    /// A flush takes the attempts: the next consume is to see to it that one comes by again.
+    /// Takes the attempts for a flush. The next consume must then list the stock again.
     pub(crate) fn flushed(self) -> Word {
         let used = if self.attempts() > 0 { USED } else { 0 };
         Word(self.harvested().0 & !LISTED | used)
     }
 
-    /// Whether consumes were tried since `rested`.
+    /// Returns whether consumes were tried since the last visit of the budget's clock (`rested`).
     pub(crate) fn is_used(self) -> bool {
         self.attempts() > 0 || self.0 & USED != 0
     }
 
-    /// The budget's clock came by.
+    /// Takes the attempts and clears USED, for a visit of the budget's clock.
     pub(crate) fn rested(self) -> Word {
         Word(self.harvested().0 & !USED)
     }
 
-    /// The same for two words that differ only in the fields that flushes and listings change.
+    /// Returns a number that is the same for two words which differ only in the fields that flushes
+    /// and listings change.
     pub(crate) fn stable(self) -> u64 {
         self.0 & !(ATTEMPTS | LISTED | USED)
     }
 
-    /// The bytes that are in the stock. Those above the cap are of calls under way, which take them out themselves.
+    /// Returns the bytes that are in the stock. Those above the cap belong to calls under way,
+    /// which take them out themselves.
     pub(crate) fn stocked(self) -> u64 {
         let most = if mutation::active(Mutation::DrainTakesAboveTheCap) { u64::MAX } else { self.room() };
         self.prepaid().min(most)
     }
 
-    /// Whether a consume that found this word has its bytes; the attempts may have to be harvested.
+    /// Returns whether a consume that found this word has its bytes, even if the attempts must be
+    /// harvested.
     pub(crate) fn covers(self, bytes: u64) -> bool {
         self.bytes() >= bytes as i64 && self.is_open()
     }
 
-    /// Whether a refill that found this word is done: the stock is open and its bytes stay within the cap.
+    /// Returns whether a refill that found this word is done: the stock is open and its bytes stay
+    /// within the cap.
     #[inline]
     pub(crate) fn takes(self, bytes: u64) -> bool {
         self.0 & OPEN != 0 && self.bytes() + bytes as i64 <= self.cap() as i64
@@ -158,49 +173,50 @@ impl Word {
         Word((self.0 & !(!0 << BYTES_SHIFT)) | ((bytes as u64) << BYTES_SHIFT))
     }
 
-    /// The same stock with its attempts taken.
+    /// Takes the attempts.
     pub(crate) fn harvested(self) -> Word {
         Word(self.0 & !ATTEMPTS)
     }
 
-    /// `bytes` leave the word.
+    /// Takes `bytes` out of the word.
     pub(crate) fn less(self, bytes: u64) -> Word {
         self.with_bytes(self.bytes() - bytes as i64)
     }
 
-    /// Another cap, a power of two or 0.
+    /// Sets the cap, to a power of two or 0.
     pub(crate) fn capped(self, cap: u64) -> Word {
         debug_assert!(cap <= LARGEST_CAP && (cap == 0 || cap.is_power_of_two()));
         let exponent = if cap == 0 { 0 } else { u64::from(cap.trailing_zeros()) };
         Word((self.0 & !CAP) | (exponent << CAP_SHIFT))
     }
 
-    /// The caller goes to the counters with bytes that no word holds.
+    /// Marks that the caller goes to the counters with bytes that no word holds.
     pub(crate) fn with_pending(self) -> Word {
         debug_assert!(!self.is_pending());
         Word(self.0 | PENDING)
     }
 
-    /// The caller is back from the counters and leaves `deposit` bytes here, if the stock is open and has room. With no deposit this is
-    /// always possible.
+    /// Ends PENDING and leaves `deposit` bytes here, if the stock is open and they stay within its
+    /// cap. Without a deposit this is always possible.
     pub(crate) fn settled(self, deposit: u64) -> Option<Word> {
         let after = self.bytes() + deposit as i64;
         let fits = deposit == 0 || after <= self.room() as i64;
         fits.then(|| Word(self.0 & !PENDING).with_bytes(after))
     }
 
-    /// The caller has a grant for the cap.
+    /// Opens the stock with this cap, for which the caller must have a grant.
     pub(crate) fn opened(self, cap: u64) -> Word {
         Word(self.0 | OPEN).capped(cap)
     }
 
-    /// The stocked bytes and the grant leave. The attempts stay, because a flush takes them. So do the marks, the cap, which is still
-    /// reserved, and the bytes that calls under way have subtracted, or have added above the cap.
+    /// Takes out the stocked bytes and the grant. The attempts stay, because a flush takes them.
+    /// The marks stay, and so do the cap, which is still reserved, and the bytes that calls under
+    /// way have subtracted, or have added above the cap.
     pub(crate) fn drained(self) -> Word {
         Word(self.less(self.stocked()).0 & !OPEN)
     }
 
-    /// Drained, and its cap given up too.
+    /// Drains the stock, and gives up its cap too.
     pub(crate) fn retired(self) -> Word {
         self.drained().capped(0)
     }
@@ -210,7 +226,7 @@ impl Word {
 mod tests {
     use crate::state::stock_word::{ATTEMPTS, FULL, LARGEST_CAP, OPEN, Word, consume_delta, refill_delta};
 
-    /// An open stock with attempts that the next flush takes.
+    /// Returns an open stock whose attempts the next flush will take.
     fn stock(bytes: i64, cap: u64) -> Word {
         Word(OPEN).capped(cap).with_bytes(bytes).listed()
     }

@@ -1,10 +1,12 @@
-//! Drain: empties the stocks of every slot of a group from the calling thread.
+//! Drain: empties the stocks of a group in every slot from the calling thread.
 //!
-//! No flag, no worker, no system call of its own, no open stock left out. It makes one compare-and-swap for each open stock. When it returns,
-//! the bytes are back in the counters. The kernel queues work on every CPU that holds stock and does not wait for it. Seed `000` moved
-//! that to the draining CPU, under a lock of each stock. Here a stock has no lock.
+//! A drain needs no flag, no worker and no system call of its own, and leaves out no open stock. It
+//! makes one compare-and-swap for each open stock. When it returns, the bytes are back in the
+//! counters. The kernel queues work on every CPU that holds stock and does not wait for it. Seed
+//! `000` moved that to the draining CPU, under a lock of each stock. Here a stock has no lock.
 //!
-//! Drains take no turns: the grant of a stock tells others that its bytes are not back yet, until `grant::give_back`.
+//! Drains do not exclude each other. The grant of a stock tells other threads that its bytes are
+//! not back yet, until `grant::give_back`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::interleave;
@@ -17,12 +19,14 @@ use crate::stock::{exchange, grant};
 use crate::tree::holders::HolderSlots;
 use crate::tree::node::{Node, mix};
 
-/// How many slots ahead a word is prefetched. Otherwise words that other CPUs wrote last arrive one after the other. On a Cascade Lake
-/// 128 of them took 5 us without prefetching, and 1.35 us with it, as long as that many bare swaps. With fewer slots nothing is
-/// prefetched, and the line of an empty word stays with its owner.
+/// The number of slots by which prefetching is ahead. Without it, words that other CPUs wrote last
+/// arrive one after the other. On a Cascade Lake 128 of them took 5 us without prefetching, and
+/// 1.35 us with it, which is as long as that many bare swaps take. With fewer slots nothing is
+/// prefetched, so the line of an empty word stays with its owner.
 const AHEAD: usize = 12;
 
-/// The stock words of one group on those slots of `within` that were ever used, with their slots. They are about to be written to.
+/// Returns the stock words of one group, with their slots: those slots of `within` that were ever
+/// used. The caller is about to write to them.
 fn words(node: &'static Node, within: HolderSlots) -> impl Iterator<Item = (usize, &'static AtomicU64)> {
     let stocks = &node.shared().stocks;
     let slots = stocks.used().filter(move |&slot| within.contains(slot));
@@ -39,7 +43,8 @@ fn words(node: &'static Node, within: HolderSlots) -> impl Iterator<Item = (usiz
     })
 }
 
-/// Bytes that left a group's stocks, and the grants of those stocks. When this is dropped, the grants go back, also in a panic.
+/// The bytes that left a group's stocks, and the grants of those stocks. When this is dropped, also
+/// in a panic, the grants are returned.
 pub(crate) struct Taken {
     pub(crate) node: &'static Node,
     pub(crate) amount: Drained,
@@ -50,7 +55,7 @@ pub(crate) struct Taken {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Drained {
     pub(crate) bytes: u64,
-    /// Open stocks, with bytes or without.
+    /// The number of open stocks, with bytes or without.
     pub(crate) stocks: u64,
 }
 
@@ -65,7 +70,7 @@ impl Taken {
         Taken { node, amount: Drained::default(), grants: 0 }
     }
 
-    /// All that one open stock had.
+    /// Makes the record of everything that one open stock had.
     pub(crate) fn from_word(node: &'static Node, word: Word) -> Taken {
         let mut taken = Taken::new(node);
         taken.add(word);
@@ -77,7 +82,8 @@ impl Taken {
         self.grants += grant::of_cap(word.room());
     }
 
-    /// The bytes go back to the counters. The group owes less by them: bytes prepaid above `high` are owed when they are bought.
+    /// Uncharges the bytes from the counters. The group then owes less, because bytes that are
+    /// prepaid above `high` are owed as soon as they are bought.
     pub(crate) fn uncharged(mut self) -> Taken {
         if mutation::active(Mutation::GrantIsReturnedTooEarly) {
             grant::give_back(self.node, std::mem::take(&mut self.grants));
@@ -95,11 +101,13 @@ impl Drop for Taken {
     }
 }
 
-/// The word of a stock when no thread is between it and the counters. Waits for threads between two of their instructions.
+/// Returns the word of a stock when no thread is between it and the counters. Waits only for
+/// threads that are in the middle of a few instructions, as long as `waits_for` returns `true`.
 fn settled(cell: &AtomicU64, mut waits_for: impl FnMut(Word) -> bool) -> Word {
     let mut wait = Wait::new();
     loop {
-        // ORDERING: Acquire; pairs with the Release in `end_pending`: with PENDING gone we see its changes to the counters.
+        // ORDERING: Acquire pairs with the Release in `end_pending`: when PENDING is gone, we see
+        // its changes to the counters.
         let word = Word(cell.load(Ordering::Acquire));
         if !word.is_pending() || !waits_for(word) || mutation::active(Mutation::RefusalIgnoresPending) {
             return word;
@@ -108,7 +116,8 @@ fn settled(cell: &AtomicU64, mut waits_for: impl FnMut(Word) -> bool) -> Word {
     }
 }
 
-/// Empties the group's open stocks, which are then not open any more. The bytes are back in the counters. The caller holds the group.
+/// Empties the group's open stocks, which are no longer open afterwards. When it returns, the bytes
+/// are back in the counters. The caller must hold the group.
 pub(crate) fn empty(node: &'static Node) -> Taken {
     let mut taken = Taken::new(node);
     let slots = node.take_slots();
@@ -120,7 +129,7 @@ pub(crate) fn empty(node: &'static Node) -> Taken {
             let is_skipped = mutation::active(Mutation::RefusalSkipsEmptyStocks) && word.prepaid() == 0;
             if !word.is_open() || is_skipped {
                 if word.is_pending() || is_skipped {
-                    // It may be opened yet.
+                    // The thread with PENDING may still open it.
                     node.put_slot(slot);
                 }
                 break;
@@ -134,11 +143,13 @@ pub(crate) fn empty(node: &'static Node) -> Taken {
     taken.uncharged()
 }
 
-/// Empties the group's stocks on all slots and gives their caps back to the budget. No stock of the group can be opened meanwhile: each
-/// level's word bars it. Waits for all threads that are between a word and the counters. The caller holds the group.
+/// Empties the group's stocks in all slots and returns their caps to the budget. No stock of the
+/// group can be opened at the same time, because each level's word bars it. Waits for all threads
+/// that are between a word and the counters. The caller must hold the group.
 ///
-/// A word that looks like this already stays as it is. A thread that was about to open the stock had set PENDING before the level's
-/// word was barred, so we see that, or it finds the bar.
+/// A word that is retired already stays as it is. A thread that was about to open the stock had
+/// either set PENDING before the level's word was barred, and then we see that, or it finds the
+/// bar.
 pub(crate) fn retire(node: &'static Node) -> Taken {
     let mut taken = Taken::new(node);
     for (slot, cell) in words(node, HolderSlots::ALL) {
@@ -157,7 +168,7 @@ pub(crate) fn retire(node: &'static Node) -> Taken {
     taken.uncharged()
 }
 
-/// Waits until no grant is left in the group. No stock can be opened in it meanwhile.
+/// Waits until no grant is left in the group. No stock may be opened in it at the same time.
 pub(crate) fn wait_returned(node: &'static Node) {
     let mut wait = Wait::new();
     while node.counter.prepaid_most() > 0 {
@@ -165,29 +176,30 @@ pub(crate) fn wait_returned(node: &'static Node) {
     }
 }
 
-/// The stock words as they are; plain loads.
-fn looks(node: &'static Node) -> impl Iterator<Item = Word> {
+/// Returns the stock words as they are, by plain loads.
+fn loaded_words(node: &'static Node) -> impl Iterator<Item = Word> {
     let cells = node.shared().stocks.used().filter_map(|slot| node.stock.get(slot));
-    // ORDERING: Relaxed; reports, and a look from time to time.
+    // ORDERING: Relaxed, because these are for reports, and for checks that are repeated from time
+    // to time.
     cells.map(|cell| Word(cell.load(Ordering::Relaxed)))
 }
 
-/// Prepaid bytes of one group.
+/// Returns the prepaid bytes of one group.
 pub(crate) fn prepaid(node: &'static Node) -> u64 {
-    looks(node).map(Word::prepaid).sum()
+    loaded_words(node).map(Word::prepaid).sum()
 }
 
-/// Whether a stock of the group is open, with bytes or without.
+/// Returns whether a stock of the group is open, with bytes or without.
 pub(crate) fn has_open(node: &'static Node) -> bool {
-    looks(node).any(Word::is_open)
+    loaded_words(node).any(Word::is_open)
 }
 
-/// A number that changes with the bytes in the stocks, and with no flush.
+/// Returns a number that changes with the bytes in the stocks, but not with a flush.
 pub(crate) fn activity(node: &'static Node) -> u64 {
-    looks(node).fold(0, |sum, word| mix(sum, word.stable()))
+    loaded_words(node).fold(0, |sum, word| mix(sum, word.stable()))
 }
 
-/// Charges tried on the stocks that no statistic has yet.
+/// Returns the number of charges that were tried on the stocks and are in no statistic yet.
 pub(crate) fn uncounted(node: &'static Node) -> u64 {
-    looks(node).map(Word::attempts).sum()
+    loaded_words(node).map(Word::attempts).sum()
 }

@@ -1,27 +1,33 @@
-//! Effective: how much of a group is protected, seen from a group above that needs memory.
+//! Effective: how much of a group is protected when a group above it needs memory.
 //!
 //! ```text
 //!   top       nothing: it is the one that needs memory
 //!    └─ a     its own settings
-//!        └─ b its share of a's protection:   Σ used of a's children > a's:   used × a's ÷ Σ used
-//!                                            else used, and a part of the rest of a's in proportion to b's unprotected usage
+//!        └─ b its share of a's protection
+//!               if Σ used of a's children > a's:  used × a's ÷ Σ used
+//!               otherwise: used, and a part of the rest of a's in proportion to b's
+//!                          unprotected usage
 //! ```
 //!
-//! - I1. Never more than the effective protection of the group above, except right below the top.
-//! - I2. If usage of a group is within its effective protection, so is usage of each group below it: the rest covers all of it.
-//! - B1. Usages and sums are read one after the other. The error is bounded by how much they moved meanwhile, and by I1.
+//! - I1. A group's effective protection is never more than that of the group above, except right
+//!   below the top.
+//! - I2. If the usage of a group is within its effective protection, so is the usage of each group
+//!   below it, because the rest covers all of it.
+//! - B1. Usages and sums are read one after the other. The error is at most what they change by in
+//!   the meantime, and I1 holds all the same.
 
 use crate::counter::protect::used::{LOW, MIN};
 use crate::tree::node::Node;
 
-/// Bytes of a group that are protected, as seen from a group above it.
+/// The bytes of a group that are protected when a group above it needs memory.
 ///
-/// A number may be more than the group uses. Where a setting protects all bytes, it is the most that a group can account: 256 TiB less a byte.
+/// A number may be larger than the group's usage. If a setting protects all bytes, it is the most
+/// that a group can account: 256 TiB less a byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
     /// Never taken.
     pub min: u64,
-    /// Taken only when no other group has anything to give.
+    /// Taken only if no other group has anything to give.
     pub low: u64,
 }
 
@@ -34,13 +40,14 @@ impl Protection {
 }
 
 impl Node {
-    /// The group's own settings.
+    /// Returns the group's own settings.
     pub(crate) fn protection(&self) -> Protection {
         self.find_used().map_or(Protection::NONE, |used| Protection { min: used.min(), low: used.low() })
     }
 }
 
-/// The protection of a group, if `above` is that of its parent. Right below `top` the settings count as they are.
+/// Returns the protection of a group whose parent has the protection `above`. Right below `top` the
+/// settings count as they are.
 pub(crate) fn below(top: &Node, parent: &Node, above: Protection, node: &Node) -> Protection {
     let settings = node.protection();
     if std::ptr::eq(parent, top) {
@@ -57,7 +64,8 @@ pub(crate) fn below(top: &Node, parent: &Node, above: Protection, node: &Node) -
     }
 }
 
-/// One group's share of its parent's protection `above`, of which it and its siblings together use `siblings`.
+/// Returns one group's share of its parent's protection `above`, of which the group and its
+/// siblings use `siblings` together.
 fn share(usage: u64, setting: u64, parent_usage: u64, above: u64, siblings: u64) -> u64 {
     let part = |of: u64, by: u64, all: u64| (u128::from(of) * u128::from(by) / u128::from(all)) as u64;
     let used = usage.min(setting);
@@ -69,7 +77,8 @@ fn share(usage: u64, setting: u64, parent_usage: u64, above: u64, siblings: u64)
     used.saturating_add(rest).min(above)
 }
 
-/// The protection of `node` where `top` needs memory. Nothing for `top` itself, and for a group that is not below it.
+/// Returns the protection of `node` when `top` needs memory. It is nothing for `top` itself, and
+/// for a group that is not below it.
 pub(crate) fn effective(node: &'static Node, top: &'static Node) -> Protection {
     if !node.shared().protected().is_any() || node.depth() <= top.depth() {
         return Protection::NONE;
@@ -78,15 +87,15 @@ pub(crate) fn effective(node: &'static Node, top: &'static Node) -> Protection {
     fold_down(node, &counts, Protection::NONE, &mut |above, parent, level| below(top, parent, above, level))
 }
 
-/// The levels that are kept on the stack at a time: a frame for each level would need more stack than
-/// some threads have.
+/// The number of levels that are on the stack at a time. A frame for each level would need more
+/// stack than some threads have.
 const LEVELS: usize = 16;
 
-/// Folds the levels from the highest for which `counts` down to `node`. `step` is given the value so
-/// far, a level's parent and the level.
+/// Folds the levels from the highest for which `counts` returns `true` down to `node`. `step` gets
+/// the value so far, a level's parent and the level.
 ///
-/// Where nothing is protected no level counts. A walk calls this for each slot, so that case costs
-/// no array of levels.
+/// If nothing is protected, no level counts. A walk calls this for each slot, so that case must not
+/// cost an array of levels.
 #[inline]
 pub(crate) fn fold_down<T>(
     node: &'static Node,
@@ -125,7 +134,8 @@ mod tests {
 
     #[test]
     fn shares_among_siblings_in_proportion_to_their_use() {
-        // 50 protected above; 50 and 25 used of settings of 75 and 25; the third has no setting.
+        // 50 bytes are protected above. The first two use 50 and 25 of their settings of 75 and 25;
+        // the third has no setting.
         assert_eq!(share(50, 75, 150, 50, 75), 33);
         assert_eq!(share(50, 25, 150, 50, 75), 16);
         assert_eq!(share(50, 0, 150, 50, 75), 0);
@@ -133,11 +143,11 @@ mod tests {
 
     #[test]
     fn spreads_the_rest_over_unprotected_usage() {
-        // Of 60 above, 10 are used by one sibling; 90 are unprotected, 30 of them here.
+        // Of the 60 bytes above, one sibling uses 10. 90 bytes are unprotected, 30 of them here.
         assert_eq!(share(30, 0, 100, 60, 10), 16);
         assert_eq!(share(40, 10, 100, 60, 10), 10 + 50 * 30 / 90);
         assert_eq!(share(0, 500, 100, 60, 10), 0);
-        // Enough for all: all of it is covered.
+        // There is enough for all, so all of it is covered.
         assert_eq!(share(30, 0, 100, 100, 10), 30);
     }
 

@@ -1,14 +1,15 @@
-//! The error of setting a protection.
+//! Errors of setting a protection.
 
 use core::fmt;
 
 use crate::base::limit::BYTES_MAX;
 
-/// Why a `min` or `low` was not set. The setting before stays in force. Printed, it completes the phrase "failed to ...".
+/// The reason why a `min` or `low` was not set. The previous setting stays in force. As text, it
+/// completes the phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtectionError {
-    /// More than a group can account.
+    /// The setting is more than a group can account.
     OutOfRange {
         /// `min` or `low`.
         setting: &'static str,

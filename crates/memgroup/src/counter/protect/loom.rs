@@ -31,7 +31,8 @@ fn uncharge(node: &'static Node, bytes: u64) {
     aftermath::uncharge(node, Until::Top, bytes);
 }
 
-/// At rest the recorded values of the children are right, and their parent's sums are theirs.
+/// Asserts that the recorded values of the children are right, and that the sums of their parent
+/// are theirs.
 fn assert_right(children: &[&'static Node]) {
     let mut sums = [0; 5];
     for used in children.iter().map(|node| (node.used(), node.counter.usage())) {
@@ -76,7 +77,8 @@ fn catches_a_recorder_that_does_not_check_again() {
     mutation::with(Mutation::RecorderDoesNotLookAgain, || explore_up_to(2, two_charge_one_group));
 }
 
-/// One thread gives the last byte back while another brings one: the weight counts among the fair shares above while any is left.
+/// One thread uncharges the last byte while another charges one. The weight must count among the
+/// fair shares above as long as any byte is left.
 fn one_empties_and_one_fills() {
     let shared = hierarchy();
     let group = create(shared, "group");
@@ -101,12 +103,14 @@ fn catches_a_weight_that_is_not_looked_at_again() {
     mutation::with(Mutation::RecorderDoesNotLookAgain, || explore_up_to(2, one_empties_and_one_fills));
 }
 
-/// A charge that the group above refuses takes bytes of the group for a moment, which the other charge may record.
+/// A charge that the group above refuses takes bytes of the group for a moment, and the other
+/// charge may record them.
 fn one_charges_and_one_is_refused_above() {
     refused_above(|group| set(group, 2, 0));
 }
 
-/// The same for a group that has a weight alone: the other charge may find that it is not the first, and record nothing.
+/// The same for a group that has only a weight: the other charge may find that it is not the first,
+/// and record nothing.
 fn one_is_refused_above_and_was_the_first() {
     refused_above(|group| used::set_weight(&group.shared().tree.lock(), group, 100));
 }
@@ -185,7 +189,8 @@ fn records_nothing_of_the_group_before_in_its_place() {
     explore_up_to(2, one_uncharges_and_one_removes);
 }
 
-/// From the moment a group goes offline nothing is recorded for it, nor on its way to the parent's sums.
+/// From the moment a group goes offline, nothing is recorded for it, nor is any value on its way to
+/// the parent's sums.
 fn one_uncharges_and_one_goes_offline() {
     let shared = hierarchy();
     let group = create(shared, "group");

@@ -1,23 +1,29 @@
-//! Reserve: bytes below a group's `max` that are left free for its children within their protection.
+//! Reserve: the bytes below a group's `max` that are left free for its children within their
+//! protection.
 //!
 //! ```text
-//!   0 ────────────────────────────── usage ─────────────── max - reserve ── max
-//!                                              charges of any group │ charges of children within min or low
+//!   0 ──────────────── usage ─────── max - reserve ────── max
+//!                            charges of any group │ charges of children within min or low
 //! ```
 //!
-//! Protection alone would be a promise that cannot be kept in time. A group that was idle comes back within its `min`. Its neighbours may have
-//! filled everything meanwhile, with memory that no shrinker can give back. So some of its unused `min` or `low` is kept free, but little:
-//! free memory is of no use. It lasts until neighbours have been throttled, or a victim is dead.
+//! Protection alone could not be kept in time. A group that was idle comes back within its `min`,
+//! but by then its neighbours may have filled everything with memory that no shrinker can give
+//! back. So some of its unused `min` or `low` is left free, but only a little, because free memory
+//! is of no use. It lasts until neighbours have been throttled, or a victim has ended.
 //!
-//! - I1. It is at most `Config::protected_reserve_bytes`, an eighth of `max`, and the unused `min` or `low` of the children.
-//! - I2. A parent may choose to reserve each child's `min` (`Group::set_reserve_min`). Then it is at least the unused `min` of the children.
-//! - B1. The unused bytes are a sum that may be a moment old (`used` B1). So may be the mark that tells whether there are any.
+//! - I1. The reserve is at most `Config::protected_reserve_bytes`, an eighth of `max`, and the
+//!   unused `min` or `low` of the children.
+//! - I2. A parent may choose to reserve each child's `min` (`Group::set_reserve_min`). Then the
+//!   reserve is at least the unused `min` of the children.
+//! - B1. The sum of the unused bytes may be a moment old (`used` B1), and so may the mark that
+//!   tells whether there are any.
 
 use crate::base::limit::UNLIMITED;
 use crate::counter::protect::used::{UNFILLED, UNFILLED_MIN, Used};
 use crate::tree::node::Node;
 
-/// Bytes that a charge is to leave free in `level`. `via` is the child of `level` that it came through, and that child's usage with it.
+/// Returns the bytes that a charge must leave free in `level`. `via` is the child of `level` that
+/// it came through, and that child's usage with it.
 #[inline(always)]
 pub(crate) fn left_free(level: &'static Node, via: Option<(&'static Node, u64)>) -> u64 {
     if level.marks.is_protected_below() { left_free_below(level, via) } else { 0 }
@@ -32,7 +38,7 @@ fn left_free_below(level: &'static Node, via: Option<(&'static Node, u64)>) -> u
     }
     let Some(used) = level.find_used() else { return 0 };
     let child = via.and_then(|(child, usage)| Some((child.find_used()?, usage)));
-    // A child's own unused bytes need not be kept for it: this charge fills them.
+    // A child's own unused bytes need not be left free for it, because this charge fills them.
     let unfilled_by_others = |kind| {
         let own = child.as_ref().map_or(0, |(child, _)| child.recorded(kind));
         used.sum(kind).saturating_sub(own)
@@ -48,7 +54,7 @@ fn left_free_below(level: &'static Node, via: Option<(&'static Node, u64)>) -> u
     reserved.max(reserve.min(unfilled_by_others(UNFILLED)))
 }
 
-/// Headroom of `level` for charges that come through `via`, a child of it.
+/// Returns the headroom of `level` for charges that come through `via`, a child of it.
 pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, headroom: u64) -> u64 {
     if !level.marks.is_protected_below() {
         return headroom;

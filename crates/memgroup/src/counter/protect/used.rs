@@ -1,26 +1,37 @@
-//! Used: the protected bytes that a group uses now, and their sums over the groups right below one.
+//! Used: the protected bytes that a group uses now, and their sums over the children of a group.
 //!
 //! ```text
-//!   child   settings: min, low          parent   sums over its children
-//!           usage ── min(usage, setting) ── recorded ── difference ──▶ used min, used low, unfilled
+//!   child   settings: min, low                  parent   sums over its children
+//!           min(usage, setting) ── recorded ── difference ──▶ used min, used low, unfilled
 //! ```
 //!
-//! A thread that changed the usage of a group with a setting compares the recorded values with those that are due. Mostly they are the
-//! same: usage lies above the setting. Else the thread swaps the new value in, and adds the difference to the parent's sum. So two threads
-//! at once count nothing twice. Then it reads the usage *again*, and repeats that until nothing has changed.
+//! A thread that changed the usage of a group with a setting compares the recorded values with
+//! those that are due. Mostly they are the same, because usage lies above the setting. Otherwise
+//! the thread swaps the new value in, and adds the difference to the parent's sum, so that two
+//! threads at once count nothing twice. Then it reads the usage *again*, and repeats this until
+//! nothing has changed.
 //!
-//! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum over its children.
-//! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is recorded for it.
-//! - I3. No thread records in the place of a released group. A recording thread counts in `recorders`, where it finds `ONLINE`. A removal
-//!   takes `ONLINE` away and waits for the recording threads, which are in the middle of a few instructions.
-//! - I4. Of a group that has nothing but a weight, only the changes from no usage to some and back are recorded. The last of these finds the due value: it
-//!   reads a usage that is as new as its own change, and the thread of a later one records after it. A charge that is taken back records in any case.
-//! - B1. A sum may be off by the values that are being recorded, for that moment; a negative sum counts as zero.
-//! - E1. The chain of RMWs on the word of the usage orders it all. Let X make the last swap; after it comes X's read of the usage, an RMW. X
-//!   sees a change of the usage before that read. A later change acquires the swap with its own RMW, so that thread sees the recorded value.
-//!   A setter takes part by such an RMW, after it has stored. Of two threads the later one sees the earlier, and the last one finds that all
-//!   is right. Loom: `records_right_values_at_rest`.
-//! - E2. `recorders`: enter ↔ offline, RMWs of one word. Loom: `waits_for_recording_threads_on_removal`.
+//! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum
+//!   over its children.
+//! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is
+//!   recorded for it.
+//! - I3. No thread records in the place of a released group. A recording thread counts itself in
+//!   `recorders` and checks that `ONLINE` is set there. A removal clears `ONLINE` and waits for the
+//!   recording threads, which are in the middle of a few instructions.
+//! - I4. For a group that has only a weight, only the changes between no usage and some are
+//!   recorded. The last of these records the right value: its thread reads a usage that is at least
+//!   as new as its own change, and the thread of a later change records after it. A charge that is
+//!   taken back records in any case.
+//! - B1. A sum may be off by the values that are being recorded at that moment. A negative sum
+//!   counts as zero.
+//! - E1. The chain of RMWs on the word of the usage orders everything. Let X make the last swap.
+//!   After it X reads the usage by an RMW, so X sees every change of the usage before that read. A
+//!   later change acquires the swap by its own RMW, so its thread sees the recorded value. A setter
+//!   takes part by such an RMW, after it has stored the setting. Of two threads the later one sees
+//!   what the earlier one did, so the last one finds that all is right. Loom:
+//!   `records_right_values_at_rest`.
+//! - E2. `recorders`: enter ↔ offline, RMWs of one word. Loom:
+//!   `waits_for_recording_threads_on_removal`.
 
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::Lent;
@@ -38,7 +49,7 @@ use crate::tree::topology::Tree;
 /// The kinds of recorded values.
 pub(crate) const MIN: usize = 0;
 pub(crate) const LOW: usize = 1;
-/// The bytes of the larger of the two that the group has not charged; no more than a reserve can be.
+/// The bytes of the larger of the two that the group has not charged, at most `LARGEST_RESERVE`.
 pub(crate) const UNFILLED: usize = 2;
 /// The weight of the group in the fair shares of the group above, while it holds memory.
 pub(crate) const WEIGHT: usize = 3;
@@ -46,26 +57,29 @@ pub(crate) const WEIGHT: usize = 3;
 pub(crate) const UNFILLED_MIN: usize = 4;
 const KINDS: usize = 5;
 
-/// In `recorders`: the group is online. The rest counts the recording threads.
+/// A bit in `recorders`: the group is online. The other bits count the recording threads.
 const ONLINE: u32 = 1 << 31;
 
 /// The settings of a group, its use of them, and the sums over its children.
 pub(crate) struct Used {
     min: AtomicU64,
     low: AtomicU64,
-    /// The weight among the fair shares of the group above; 0 if that shares nothing.
+    /// The weight among the fair shares of the group above; 0 if that group gives none.
     weight: AtomicU64,
-    /// The factor of the fair shares of the groups right below (`share`); 0 where the groups below have no shares.
+    /// The factor of the fair shares of the children (`share`); 0 if they have none.
     factor: AtomicU64,
-    /// Whether the whole unused `min` of each group right below is kept free for it.
+    /// Whether the whole unused `min` of each child is left free for it.
     reserves_min: AtomicBool,
-    /// The place of the group right below that has most for its weight, as `share` has seen it last; a hint. 0, where the root is, for none.
+    /// The place of the child that has the most for its weight, as `share` last saw it. This is a
+    /// hint. 0, the place of the root, stands for none.
     largest: AtomicU32,
-    /// The most bytes that may be charged to the group itself, as `share` knows; while it gives shares.
+    /// An upper bound of the bytes that are charged to the group itself, while it gives shares
+    /// (`share`).
     own: AtomicU64,
     given: AtomicU64,
     taken: AtomicU64,
-    /// The id of the last group beside this one that bytes were given to, in two words. Halves of two ids name no group.
+    /// The id of the last group beside this one that bytes were given to, in two words. The halves
+    /// of two different ids name no group.
     given_to: (AtomicU64, AtomicU32),
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
@@ -93,120 +107,117 @@ impl Used {
     }
 
     pub(crate) fn min(&self) -> u64 {
-        // ORDERING: Relaxed; a number by itself, and E1 orders it where it matters.
+        // ORDERING: Relaxed, here and in `low` and `weight`, because each is a number by itself. E1
+        // orders them with the recorded values.
         self.min.load(Ordering::Relaxed)
     }
 
     pub(crate) fn low(&self) -> u64 {
-        // ORDERING: Relaxed, as in `min`.
         self.low.load(Ordering::Relaxed)
     }
 
-    /// The weight of the group's fair share; 0 if it has none.
+    /// Returns the weight of the group's fair share, or 0 if it has none.
     pub(crate) fn weight(&self) -> u64 {
-        // ORDERING: Relaxed, as in `min`.
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// The factor of the fair shares of the groups right below; 0 where they have none.
+    /// Returns the factor of the fair shares of the children, or 0 if they have none.
     pub(crate) fn factor(&self) -> u64 {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, here and below, because each of these settings and hints is a number
+        // by itself.
         self.factor.load(Ordering::Relaxed)
     }
 
-    /// The caller is the only setter (it holds the level's lock).
+    /// Sets the factor. The caller must hold the level's lock, so that it is the only setter.
     pub(crate) fn set_factor(&self, factor: u64) {
-        // ORDERING: Relaxed, as in `factor`.
         self.factor.store(factor, Ordering::Relaxed);
     }
 
     pub(crate) fn reserves_min(&self) -> bool {
-        // ORDERING: Relaxed; a setting by itself.
         self.reserves_min.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_reserves_min(&self, _tree: &Tree, is_on: bool) {
-        // ORDERING: Relaxed, as in `reserves_min`.
         self.reserves_min.store(is_on, Ordering::Relaxed);
     }
 
-    /// The place of the group right below that was last found to have the most.
+    /// Returns the place of the child that was last found to have the most. The caller must check
+    /// it.
     pub(crate) fn largest(&self) -> NodeId {
-        // ORDERING: Relaxed; a hint, which the caller checks.
         NodeId(self.largest.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_largest(&self, id: NodeId) {
-        // ORDERING: Relaxed, as in `largest`.
         self.largest.store(id.0, Ordering::Relaxed);
     }
 
     pub(crate) fn own(&self) -> u64 {
-        // ORDERING: Relaxed; a sum of differences, which lags by those that are being added.
+        // ORDERING: Relaxed, here and below, because `own` is a sum of differences, which lags
+        // behind those that are being added.
         self.own.load(Ordering::Relaxed)
     }
 
     pub(crate) fn add_own(&self, bytes: u64) {
-        // ORDERING: Relaxed, as in `own`.
         self.own.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Replaces `known` by the bytes found. Returns `false` if a charge was added meanwhile.
+    /// Replaces `known` by the bytes found. Returns `false` if a charge was added in between.
     pub(crate) fn correct_own(&self, known: u64, found: u64) -> bool {
-        // ORDERING: Relaxed, as in `own`.
         self.own.compare_exchange(known, found, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// A cache of the group gave `bytes` for a charge of `to`, a group beside it.
+    /// Counts `bytes` that a cache of the group gave for a charge of `to`, a group beside it.
     pub(crate) fn count_given(&self, bytes: u64, to: GroupId) {
-        // ORDERING: Relaxed, all; figures of a report.
+        // ORDERING: Relaxed, here and in the next two functions, because these are figures of a
+        // report.
         self.given.fetch_add(bytes, Ordering::Relaxed);
         self.given_to.0.store(to.generation(), Ordering::Relaxed);
         self.given_to.1.store(to.node(), Ordering::Relaxed);
     }
 
     pub(crate) fn count_taken(&self, bytes: u64) {
-        // ORDERING: Relaxed; a figure of a report.
         self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that caches of the group gave for groups beside it, and those gave for it; and the group that the last of them were given to.
+    /// Returns the bytes that caches of the group gave for groups beside it, the bytes that those
+    /// gave for it, and the group that the last of its bytes were given to.
     pub(crate) fn exchanged(&self) -> (u64, u64, Option<GroupId>) {
-        // ORDERING: Relaxed, all; figures of a report.
         let [given, taken, generation] =
             [&self.given, &self.taken, &self.given_to.0].map(|word| word.load(Ordering::Relaxed));
         let node = NodeId(self.given_to.1.load(Ordering::Relaxed));
         (given, taken, (given > 0).then(|| GroupId::new(node, generation)))
     }
 
-    /// The usage up to which the group is within its protection.
+    /// Returns the usage up to which the group is within its protection.
     pub(crate) fn claim(&self) -> u64 {
         self.min().max(self.low())
     }
 
-    /// The recorded value of one kind.
+    /// Returns the recorded value of one kind.
     pub(crate) fn recorded(&self, kind: usize) -> u64 {
-        // ORDERING: Relaxed; by E1 not older than the last swap before the usage that the thread has seen.
+        // ORDERING: Relaxed, because by E1 the value is not older than the last swap before the
+        // usage that the thread has seen.
         self.recorded[kind].load(Ordering::Relaxed)
     }
 
-    /// The sum of one kind over the groups right below (B1).
+    /// Returns the sum of one kind over the children (B1).
     pub(crate) fn sum(&self, kind: usize) -> u64 {
-        // ORDERING: Relaxed; a sum that may be a moment old.
+        // ORDERING: Relaxed, because the sum may be a moment old.
         (self.sums[kind].load(Ordering::Relaxed) as i64).max(0) as u64
     }
 
-    /// The values to be recorded with so much usage.
+    /// Returns the values that are due at this usage.
     fn due(&self, usage: u64) -> [u64; KINDS] {
         let unfilled = self.claim().saturating_sub(usage).min(LARGEST_RESERVE);
         let weight = if usage > 0 { self.weight() } else { 0 };
-        // The largest setting protects all bytes, and is no number of bytes.
+        // The largest setting protects all bytes, so it is not a number of bytes to reserve.
         let reserved = Some(self.min()).filter(|&min| min < BYTES_MAX).unwrap_or(0);
         let unfilled_min = reserved.saturating_sub(usage).min(LARGEST_RESERVE);
         [usage.min(self.min()), usage.min(self.low()), unfilled, weight, unfilled_min]
     }
 
-    /// Records the values due with so much usage, here and in the parent's sums. Returns whether any was different.
+    /// Records the values that are due at this usage, here and in the parent's sums. Returns
+    /// whether any was different.
     fn record(&self, usage: u64, parent: Option<&Node>) -> bool {
         let mut was_different = false;
         for (kind, due) in self.due(usage).into_iter().enumerate() {
@@ -214,11 +225,11 @@ impl Used {
                 continue;
             }
             interleave::point();
-            // ORDERING: Relaxed; the read of the usage that follows publishes it, and orders it with other threads (E1).
+            // ORDERING: Relaxed, both: the read of the usage that follows publishes the swap, and
+            // orders it with other threads (E1). Differences add up in any order.
             let before = self.recorded[kind].swap(due, Ordering::Relaxed);
             interleave::point();
             if let Some(parent) = parent {
-                // ORDERING: Relaxed; differences add up in any order.
                 parent.used().sums[kind].fetch_add(due.wrapping_sub(before), Ordering::Relaxed);
             }
             was_different = true;
@@ -231,9 +242,10 @@ impl Used {
 struct Recorder<'a>(&'a Used);
 
 impl Recorder<'_> {
-    /// `None` if the group is not online (I3).
+    /// Counts the thread as recording. Returns `None` if the group is not online (I3).
     fn enter(used: &Used) -> Option<Recorder<'_>> {
-        // ORDERING: AcqRel; Acquire pairs with `reset`; Release: for `close` (E2).
+        // ORDERING: AcqRel. Acquire pairs with the Release in `reset`, and Release with the RMW in
+        // `close` (E2).
         let before = used.recorders.fetch_add(1, Ordering::AcqRel);
         let recorder = Recorder(used);
         (before & ONLINE != 0 || mutation::active(Mutation::RecorderIgnoresOffline)).then_some(recorder)
@@ -242,7 +254,7 @@ impl Recorder<'_> {
 
 impl Drop for Recorder<'_> {
     fn drop(&mut self) {
-        // ORDERING: Release; pairs with the Acquire in `close`.
+        // ORDERING: Release pairs with the Acquire in `close`, which must see the recorded values.
         self.0.recorders.fetch_sub(1, Ordering::Release);
     }
 }
@@ -255,7 +267,8 @@ pub(crate) fn usage_rose(node: &'static Node, usage: u64, bytes: u64) {
     }
 }
 
-/// Records after the usage of a group fell. The group may be released by now, and its place another's, for which it does no harm.
+/// Records after the usage of a group fell. The group may be released by now, and its place be
+/// another's, for which this does no harm.
 #[inline(always)]
 pub(crate) fn usage_fell(node: &'static Node) {
     if node.marks.is_protected() || (node.marks.is_weighed() && node.counter.usage() == 0) {
@@ -263,7 +276,8 @@ pub(crate) fn usage_fell(node: &'static Node) {
     }
 }
 
-/// Records after a charge of the group was taken back, which no other call has recorded. Another charge may have found usage above 0 because of it.
+/// Records after a charge of the group was taken back, which no other call records. Because of it
+/// another charge may have found a usage above 0.
 pub(crate) fn usage_taken_back(node: &'static Node) {
     if node.marks.is_protected() || node.marks.is_weighed() {
         record_if_different(node);
@@ -274,7 +288,7 @@ pub(crate) fn usage_taken_back(node: &'static Node) {
 #[inline(never)]
 fn record_if_different(node: &'static Node) {
     let Some(used) = node.find_used() else { return };
-    // Mostly usage moves above the setting, and this is all.
+    // Mostly usage changes above the setting, and nothing else is needed.
     if used.due(node.counter.usage()) == std::array::from_fn(|kind| used.recorded(kind)) {
         return;
     }
@@ -284,7 +298,8 @@ fn record_if_different(node: &'static Node) {
     }
 }
 
-/// Records until nothing has changed meanwhile (E1). The caller has entered, or holds the tree lock with the group online.
+/// Records until nothing has changed in between (E1). The caller must have entered, or hold the
+/// tree lock with the group online.
 fn record_until_stable(node: &'static Node) {
     let (used, parent) = (node.used(), node.parent());
     let mut usage = node.counter.usage();
@@ -294,10 +309,12 @@ fn record_until_stable(node: &'static Node) {
     }
 }
 
-/// Changes the settings of an online group. Bytes that were left free for it may be free for others afterwards.
+/// Changes the settings of an online group. Bytes that were left free for it may be free for others
+/// afterwards.
 pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     change(tree, node, |used| {
-        // ORDERING: Relaxed, both; published by the read of the usage (E1).
+        // ORDERING: Relaxed, both, and in `set_weight`, because the RMW on the usage in `change`
+        // publishes them (E1).
         used.min.store(min, Ordering::Relaxed);
         used.low.store(low, Ordering::Relaxed);
     });
@@ -305,13 +322,12 @@ pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
 
 /// Changes the weight of an online group's fair share; 0 takes the share away.
 pub(crate) fn set_weight(tree: &Tree, node: &'static Node, weight: u64) {
-    // ORDERING: Relaxed, as in `set`.
     change(tree, node, |used| used.weight.store(weight, Ordering::Relaxed));
 }
 
 fn change(tree: &Tree, node: &'static Node, store: impl FnOnce(&Used)) {
     let used = node.used();
-    // Made here, because a charge allocates nothing.
+    // The parent's part is made here, because a charge must not allocate.
     let _sums = node.parent().map(Node::used);
     let settings = || (used.claim() > 0, used.weight() > 0);
     let (was_protected, was_weighed) = settings();
@@ -336,7 +352,7 @@ fn change(tree: &Tree, node: &'static Node, store: impl FnOnce(&Used)) {
 }
 
 fn count(tree: &Tree, node: &'static Node, is_set: bool) {
-    // ORDERING: Relaxed, as in `is_any`.
+    // ORDERING: Relaxed, as in `Protected::is_any`.
     node.shared().protected().0.fetch_add(if is_set { 1 } else { u32::MAX }, Ordering::Relaxed);
     if let Some(parent) = node.parent() {
         parent.marks.count_protected_child(tree, is_set);
@@ -346,26 +362,28 @@ fn count(tree: &Tree, node: &'static Node, is_set: bool) {
 /// Ends recording for a group that goes offline and has no settings any more.
 pub(crate) fn close(node: &'static Node) {
     let Some(used) = node.find_used() else { return };
-    // ORDERING: AcqRel; a thread that enters later finds the mark gone (E2).
+    // ORDERING: AcqRel RMW: a thread that enters later finds the mark cleared (E2).
     used.recorders.fetch_and(!ONLINE, Ordering::AcqRel);
     let mut wait = Wait::new();
-    // ORDERING: Acquire; pairs with the Release in `Recorder::drop`: with the count at zero all recorded values are seen.
+    // ORDERING: Acquire pairs with the Release in `Recorder::drop`: when the count is zero, all
+    // recorded values are seen.
     while used.recorders.load(Ordering::Acquire) != 0 && !mutation::active(Mutation::RecorderIgnoresOffline) {
         wait.wait();
     }
-    // A thread that was about to record an old setting has checked again before it left.
+    // A thread that was about to record an old setting has checked the usage again before it left.
     debug_assert!((0..KINDS).all(|kind| used.recorded(kind) == 0));
 }
 
 impl Part for Used {
-    /// For a new group in the place; the caller holds the tree lock. The group before left nothing (I2), nor have its children.
+    /// Resets the part for a new group in the place. The caller must hold the tree lock. The group
+    /// before has left nothing (I2), and neither have its children.
     fn reset(&self) {
-        // ORDERING: Release; pairs with the Acquire in `enter`: a thread that is late for the group before finds this one's parent.
+        // ORDERING: Release pairs with the Acquire in `enter`: a thread that is late for the group
+        // before must find the parent of this one.
         self.recorders.fetch_or(ONLINE, Ordering::Release);
-        // ORDERING: Relaxed, all; published with the group.
+        // ORDERING: Relaxed, all, because they are published with the group.
         self.largest.store(0, Ordering::Relaxed);
         for figure in [&self.own, &self.given, &self.taken] {
-            // ORDERING: as above.
             figure.store(0, Ordering::Relaxed);
         }
     }
@@ -374,30 +392,33 @@ impl Part for Used {
 static USED: Key<Used> = Key::new(1, Used::new);
 
 impl Node {
-    /// The group's settings, and its use of them; `None` if neither it nor a group right below ever had a setting.
+    /// Returns the group's settings and its use of them, or `None` if neither it nor a child ever
+    /// had a setting.
     pub(crate) fn find_used(&self) -> Option<Lent<'_, Used>> {
         self.find_part(&USED)
     }
 
-    /// The group's settings, and its use of them.
+    /// Returns the group's settings and its use of them.
     pub(crate) fn used(&self) -> Lent<'_, Used> {
         self.part(&USED)
     }
 }
 
-/// The number of groups of a hierarchy that have a setting, or give shares. If it is 0, nothing is computed.
+/// The number of groups of a hierarchy that have a setting, or give shares. While it is 0, nothing
+/// is computed.
 pub(crate) struct Protected(AtomicU32);
 
 impl Protected {
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
-        // ORDERING: Relaxed; a reclaim that runs while the first setting is made may miss it.
+        // ORDERING: Relaxed, because a reclaim that runs while the first setting is made may miss
+        // it.
         self.0.load(Ordering::Relaxed) > 0
     }
 }
 
 impl Protected {
-    /// A group gives shares from here on, or gives none any more.
+    /// Counts that a group gives shares from here on, or gives none any more.
     pub(crate) fn count_sharing(&self, is_on: bool) {
         // ORDERING: Relaxed, as in `is_any`.
         self.0.fetch_add(if is_on { 1 } else { u32::MAX }, Ordering::Relaxed);
@@ -409,7 +430,7 @@ impl Part for Protected {}
 static PROTECTED: Key<Protected> = Key::new(4, || Protected(AtomicU32::new(0)));
 
 impl Shared {
-    /// The number of groups that have a setting.
+    /// Returns the number of groups that have a setting or give shares.
     pub(crate) fn protected(&self) -> &Protected {
         self.parts.get(&PROTECTED)
     }

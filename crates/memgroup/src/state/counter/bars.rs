@@ -1,73 +1,80 @@
-//! Bars: the grants of a counter, and the marks in its word that let none pass.
+//! Bars: the grants of a counter, and the marks in its word that let no grant pass.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
 use crate::state::counter::{BARS, COOLING, COOLING_CHARGES, Counter, FROZEN, Purpose};
 
 impl Counter {
-    /// From here on no grant passes, until `thaw`. The caller holds the level's lock.
+    /// Lets no grant pass from here on, until `thaw`. The caller must hold the level's lock.
     pub(crate) fn freeze(&self) {
-        // ORDERING: AcqRel RMW; a grant that passed before is seen with all its marks, a later one finds FROZEN.
+        // ORDERING: AcqRel RMW: a grant that passed before is seen with all its marks, and a later
+        // one finds FROZEN. In `thaw`, the same RMW publishes what was done while the level was
+        // frozen.
         self.word.fetch_or(FROZEN, Ordering::AcqRel);
     }
 
     pub(crate) fn thaw(&self) {
-        // ORDERING: AcqRel, as in `freeze`.
         self.word.fetch_and(!FROZEN, Ordering::AcqRel);
     }
 
-    /// Charges that still come here because the group's stock was evicted (`Node::back_off`).
+    /// Returns the number of charges that still come here because the group's stock was evicted
+    /// (`Node::back_off`).
     pub(crate) fn backing_off(&self) -> &AtomicU32 {
         &self.limits.backing_off
     }
 
-    /// Whether a grant would not pass now; a hint.
+    /// Returns whether a grant would not pass now. This is a hint.
     pub(crate) fn is_barred(&self) -> bool {
-        // ORDERING: Relaxed; a grant passes by an RMW.
+        // ORDERING: Relaxed, because a grant passes by an RMW.
         self.word.load(Ordering::Relaxed) & BARS != 0
     }
 
-    /// Whether a grant passes for bytes that are charged here already.
+    /// Returns whether a grant passes, for bytes that are charged here already.
     pub(crate) fn passes(&self) -> bool {
-        // ORDERING: AcqRel RMW that changes nothing; ordered with the one in `freeze`, and with those that set the other bars.
+        // ORDERING: AcqRel RMW that changes nothing. It is ordered with the RMW in `freeze`, and
+        // with those that set the other bars: either this one finds the bar, or the thread that
+        // sets it finds the grant.
         self.word.fetch_add(0, Ordering::AcqRel) & Purpose::Grant.bars() == 0
     }
 
-    /// Grants `bytes` to a stock below. The caller then passes the counter by an RMW, or returns them.
+    /// Grants `bytes` to a stock below. The caller must then pass the counter by an RMW, or return
+    /// them.
     pub(crate) fn grant(&self, bytes: u64) {
-        // ORDERING: AcqRel; Release with the RMW of the word that follows (I7). As an RMW it precedes the look in `holders::list`.
+        // ORDERING: AcqRel. Release, together with the RMW of the word that follows, pairs with the
+        // Acquire of a thread that reads `granted` (I7). As an RMW this precedes the check in
+        // `holders::list`.
         self.granted.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// A stock below has given a grant back, and its bytes have left the usage.
+    /// Returns the grant of a stock below, whose bytes have left the usage.
     pub(crate) fn return_grant(&self, bytes: u64) {
-        // ORDERING: AcqRel; Release: a thread that sees it finds the usage without the bytes (I7).
+        // ORDERING: AcqRel: a thread that sees the return by an Acquire load finds the usage
+        // without the bytes (I7).
         self.returned.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// The most bytes that are prepaid below now.
+    /// Returns the most bytes that are prepaid below now.
     pub(crate) fn prepaid_most(&self) -> u64 {
-        // ORDERING: Acquire, both; `returned` first (I7).
+        // ORDERING: Acquire, both, and `returned` first, so that the difference is never too small
+        // (I7).
         let returned = self.returned.load(Ordering::Acquire);
-        // ORDERING: as above.
         self.granted.load(Ordering::Acquire).wrapping_sub(returned)
     }
 
-    /// So many stocks were drained for a charge. None is opened until some charges came.
+    /// Lets no stock be opened until a number of charges came, because `stocks` of them were
+    /// drained for a charge.
     pub(crate) fn cool(&self, stocks: u64) {
         if stocks > 0 {
-            // ORDERING: Relaxed; a measure for speed alone.
+            // ORDERING: Relaxed for the number, here and in `cooled`, because it only serves speed;
+            // AcqRel for the word, as for every change of it.
             self.cooling.store(stocks.saturating_mul(COOLING_CHARGES), Ordering::Relaxed);
-            // ORDERING: AcqRel, as every change of the word.
             self.word.fetch_or(COOLING, Ordering::AcqRel);
         }
     }
 
     #[cold]
     pub(super) fn cooled(&self) {
-        // ORDERING: Relaxed; as in `cool`.
         if self.cooling.fetch_sub(1, Ordering::Relaxed) as i64 <= 1 {
-            // ORDERING: AcqRel, as every change of the word.
             self.word.fetch_and(!COOLING, Ordering::AcqRel);
         }
     }

@@ -15,7 +15,7 @@ fn two_threads_add_and_take() {
     debt.add(2);
     let taken = debt.take(|owed| owed >= 2).unwrap_or(0);
     let taken = taken + charger.join().unwrap();
-    // The thread that lessens the debt finds nothing if the other has taken all by then.
+    // `lessen` finds nothing if the other thread has taken all by then.
     assert!((3..=4).contains(&(taken + debt.forgive())));
 }
 
