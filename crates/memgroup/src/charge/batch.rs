@@ -1,25 +1,23 @@
-//! Batch: a charge that the stock did not serve buys a batch for itself and for later charges.
+//! Batch: a charge that the stock did not serve buys a batch for itself and for later charges, if
+//! the limits leave room for one.
 //!
-//! First the miss puts back the bytes that its attempt subtracted. Then it buys a batch if the
-//! limits leave room for one. It sets PENDING in the word, charges the counters, and then deposits
-//! the surplus and clears PENDING by one compare-and-swap. So a thread that is about to refuse a
-//! charge can always take a prepaid byte, or wait for it.
+//! It sets PENDING in the word, charges the counters, and then deposits the surplus and clears
+//! PENDING by one compare-and-swap. So a thread that is about to refuse a charge can always take a
+//! prepaid byte, or wait for it.
 
 use memgroup_sync::interleave;
 
-use crate::base::effort::{Effort, Means, Poll};
+use crate::base::effort::Effort;
 use crate::base::mutation::{self, Mutation};
-use crate::charge::slow::{Ask, charge_slow_path};
-use crate::charge::{evict, refill};
-use crate::control::{aftermath, fault_injection, high};
+use crate::charge::evict;
+use crate::control::{aftermath, high};
 use crate::counter::chain::{self, Climb, Until};
 use crate::state::counter::Purpose;
 use crate::state::stats::builtin::memory;
 use crate::state::stock_word::Word;
 use crate::stats::update::count;
 use crate::stock::grant::{self, Grant};
-use crate::stock::{Pending, Stock, listed, next_cap};
-use crate::tree::error::ChargeError;
+use crate::stock::{Pending, Stock, next_cap};
 use crate::tree::node::Node;
 
 /// The most that one slot prepays above `high`: little compared with the debt that makes a thread
@@ -35,72 +33,6 @@ enum Purchase {
     Declined,
 }
 
-/// Charges `bytes` for a thread whose slot the fast path did not try.
-pub(crate) fn charge(node: &'static Node, bytes: u64, means: Means) -> Result<(), ChargeError> {
-    if node.shared().has_stock() {
-        charge_in_slot(node, node.shared().source.current(), bytes, means)
-    } else {
-        charge_past_stock(node, bytes, means, None)
-    }
-}
-
-/// Charges `bytes` from the stock of `slot`, or on the slow path if the stock doesn't have them.
-pub(crate) fn charge_in_slot(
-    node: &'static Node,
-    slot: usize,
-    bytes: u64,
-    means: Means,
-) -> Result<(), ChargeError> {
-    if node.stocks(bytes)
-        && let Some(stock) = Stock::of(node, slot)
-    {
-        let found = stock.attempt(bytes);
-        return if found.serves(bytes) { Ok(()) } else { charge_miss(stock, bytes, found, means) };
-    }
-    charge_past_stock(node, bytes, means, Some(slot))
-}
-
-/// Charges `bytes` on the slow path. If there is a slot, the charge may buy a batch for its stock
-/// there.
-fn charge_past_stock(
-    node: &'static Node,
-    bytes: u64,
-    means: Means,
-    slot: Option<usize>,
-) -> Result<(), ChargeError> {
-    if bytes == 0 {
-        return charge_nothing(node);
-    }
-    node.count_exact();
-    if means.poll != Poll::Again {
-        fault_injection::draw(node, bytes)?;
-    }
-    if slot.is_some() {
-        count(node, memory::CHARGES, 1);
-    }
-    charge_slow_path(node, Ask { means, prepays: slot, ..Ask::exact(bytes, Until::Top) })
-}
-
-/// Charges `bytes` after an attempt on `stock` found the word `found` and was not served outright.
-/// The attempt is already counted.
-pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word, means: Means) -> Result<(), ChargeError> {
-    let (node, slot) = (stock.node, stock.slot);
-    interleave::point();
-    if found.is_full() {
-        harvest(&stock);
-    }
-    if !found.is_listed() {
-        listed::list(&stock);
-    }
-    if found.covers(bytes) {
-        return Ok(());
-    }
-    let owed = put_back(&stock, bytes);
-    drop(stock);
-    refill::repay(node, owed);
-    charge_slow_path(node, Ask { means, prepays: Some(slot), ..Ask::exact(bytes, Until::Top) })
-}
-
 /// Buys a batch that includes `bytes`, or spends prepaid bytes after all. Returns whether the
 /// charge is made.
 pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64, effort: Effort) -> bool {
@@ -113,35 +45,6 @@ pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64, effort: Effort) 
     count(node, memory::STOCK_REFILLS, 1);
     high::after_charge(node, Until::Top, taken, effort);
     true
-}
-
-/// Makes a charge of zero bytes, which keeps its group as a handle does.
-fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
-    let seen = node.counter.read();
-    if seen.offline {
-        return Err(ChargeError::of(node, seen, 0));
-    }
-    node.pin();
-    Ok(())
-}
-
-/// Takes the attempts out of a word that has no room to count more, whether the stock is open or
-/// not.
-fn harvest(stock: &Stock) {
-    if let Some(word) = stock.update(|word| word.is_full().then(|| word.harvested())) {
-        count(stock.node, memory::CHARGES, word.attempts());
-    }
-}
-
-/// Undoes the subtraction of an attempt that was not served. As after any addition, the stock may
-/// have been drained since, or filled up by threads that did not see the hidden bytes. Returns the
-/// bytes that the caller must return to the counters.
-fn put_back(stock: &Stock, bytes: u64) -> u64 {
-    if stock.put(bytes).takes(bytes) || mutation::active(Mutation::UndoneAttemptIgnoresClosed) {
-        0
-    } else {
-        refill::trim(stock, bytes)
-    }
 }
 
 /// Returns the part of the chain's headroom that one slot may prepay. All slots together may prepay

@@ -56,7 +56,8 @@ impl Owner {
     /// the engine in two cases only: to wake threads that wait for an event that it counts, and to
     /// serve a waiting charge after a race for the last bytes.
     ///
-    /// # Safety in an allocator It may be called at any time in a thread's life, except while
+    /// # Safety in an allocator
+    /// It may be called at any time in a thread's life, except while
     /// [`is_inside`](crate::block::is_inside) returns `true`.
     pub fn charge(self, bytes: u64, ahead: u64) -> Option<Charged> {
         let node = self.node();
@@ -81,7 +82,8 @@ impl Owner {
     /// [`Effort::Count`]. If the group was removed, charges its nearest ancestor that is online.
     /// Returns the group that was charged.
     ///
-    /// # Errors The same as those of [`Group::try_charge_by`](crate::Group::try_charge_by).
+    /// # Errors
+    /// The same as those of [`Group::try_charge_by`](crate::Group::try_charge_by).
     pub fn try_charge(self, bytes: u64) -> Result<Owner, ChargeError> {
         let means = Means::with(Effort::Count);
         let count = |node: &'static Node| node.charge_unheld(Unheld::begin(), bytes, means);
@@ -99,7 +101,8 @@ impl Owner {
     /// Charges `bytes` more for a block that grows, to this group, if there is room for them. If
     /// the group was removed, its nearest ancestor that is online must have room.
     ///
-    /// # Errors The same as those of [`try_charge`](Owner::try_charge).
+    /// # Errors
+    /// The same as those of [`try_charge`](Owner::try_charge).
     pub fn try_grow(self, bytes: u64) -> Result<(), ChargeError> {
         let charged = self.try_charge(bytes)?;
         if charged != self {

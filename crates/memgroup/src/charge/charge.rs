@@ -3,9 +3,11 @@
 use core::fmt;
 use core::mem::ManuallyDrop;
 
+use crate::base::deadline::Deadline;
 use crate::base::effort::{Effort, Means};
 use crate::base::id::GroupId;
 use crate::charge::slow::{Ask, charge_slow_path};
+use crate::charge::wait::charge_until;
 use crate::control::{aftermath, fault_injection, high, over_limit, waiters};
 use crate::counter::chain::{self, Until};
 use crate::state::stats::builtin::memory;
@@ -61,7 +63,8 @@ impl Charge {
 
     /// Uncharges `bytes` of this charge.
     ///
-    /// # Panics If it has fewer bytes. Nothing is uncharged then.
+    /// # Panics
+    /// If it has fewer bytes. Nothing is uncharged then.
     #[inline]
     pub fn shrink(&mut self, bytes: u64) {
         self.part_with(bytes, "shrink");
@@ -92,9 +95,20 @@ impl Charge {
         self.grow_by(bytes, Charge::forced)
     }
 
+    /// Charges `bytes` more, and waits for room until `deadline`, as [`Group::charge_until`] does. The charge keeps its bytes meanwhile, so
+    /// several charges that grow may wait for each other until their deadlines.
+    ///
+    /// # Errors
+    /// As there; this charge stays as it was.
+    pub fn grow_until(&mut self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
+        let deadline = deadline.into().instant_or_far();
+        self.grow_by(bytes, |node, bytes| charge_until(node, bytes, deadline))
+    }
+
     /// Splits `bytes` off into a charge of their own, without counting anything again.
     ///
-    /// # Panics If it has fewer bytes.
+    /// # Panics
+    /// If it has fewer bytes.
     pub fn split(&mut self, bytes: u64) -> Charge {
         self.part_with(bytes, "split");
         Charge { node: self.node, bytes }
@@ -102,7 +116,8 @@ impl Charge {
 
     /// Takes over all bytes of another charge of the same group, without counting anything again.
     ///
-    /// # Errors Returns `other` if it belongs to another group.
+    /// # Errors
+    /// Returns `other` if it belongs to another group.
     pub fn merge(&mut self, other: Charge) -> Result<(), Charge> {
         if !std::ptr::eq(self.node, other.node) {
             return Err(other);
@@ -116,10 +131,12 @@ impl Charge {
     /// above both groups are not touched, so fair shares and reservations there don't change
     /// either.
     ///
-    /// # Errors A level of the target refuses, or the target was removed. This charge stays as it
+    /// # Errors
+    /// A level of the target refuses, or the target was removed. This charge stays as it
     /// was.
     ///
-    /// # Panics If the target belongs to another hierarchy.
+    /// # Panics
+    /// If the target belongs to another hierarchy.
     pub fn try_move_to(&mut self, target: &Group) -> Result<(), ChargeError> {
         let (from, to) = (self.node, target.node());
         assert!(

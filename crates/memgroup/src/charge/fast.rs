@@ -9,7 +9,7 @@
 use memgroup_sync::atomic::AtomicU64;
 
 use crate::base::effort::Means;
-use crate::charge::{batch, refill};
+use crate::charge::{miss, refill};
 use crate::state::stock_word::Word;
 use crate::stock::{Stock, Unheld};
 use crate::tree::error::ChargeError;
@@ -73,7 +73,7 @@ impl Node {
     ) -> Result<(), ChargeError> {
         let stock = Stock::held(self, slot, word);
         drop(unheld);
-        batch::charge_miss(stock, bytes, found, means)
+        miss::charge_miss(stock, bytes, found, means)
     }
 
     /// The part of a charge that is not a hit, in one function so that little code is inlined into
@@ -89,8 +89,8 @@ impl Node {
         found: Word,
     ) -> Result<(), ChargeError> {
         match tried {
-            Some(word) => batch::charge_miss(Stock::held(self, slot, word), bytes, found, means),
-            None => batch::charge(self, bytes, means),
+            Some(word) => miss::charge_miss(Stock::held(self, slot, word), bytes, found, means),
+            None => miss::charge(self, bytes, means),
         }
     }
 

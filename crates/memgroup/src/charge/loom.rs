@@ -9,7 +9,7 @@ use memgroup_sync::loom::thread;
 
 use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
-use crate::charge::{batch, evict, refill};
+use crate::charge::{evict, miss, refill};
 use crate::control::{aftermath, freeze, over_limit};
 use crate::counter::chain::{Climb, Refused, Until};
 use crate::lifecycle::memory;
@@ -33,7 +33,7 @@ impl Node {
     pub(crate) fn charge_at(&'static self, slot: usize, bytes: u64) -> Result<(), ChargeError> {
         // Without this yield, few models would reach an order in which the later thread runs first.
         thread::yield_now();
-        batch::charge_in_slot(self, slot, bytes, crate::base::effort::Means::PLAIN)
+        miss::charge_in_slot(self, slot, bytes, crate::base::effort::Means::PLAIN)
     }
 
     pub(crate) fn uncharge_at(&'static self, slot: usize, bytes: u64) {

@@ -11,6 +11,7 @@ pub(crate) mod future;
 mod held_back_loom;
 #[cfg(all(test, memgroup_loom))]
 pub(crate) mod loom;
+pub(crate) mod miss;
 pub(crate) mod reclaimer;
 pub(crate) mod refill;
 pub(crate) mod slow;

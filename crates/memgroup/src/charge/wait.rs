@@ -22,8 +22,7 @@ use memgroup_sync::{MutexGuard, thread};
 use crate::base::deadline::Deadline;
 use crate::base::effort::Means;
 use crate::base::mutation::{self, Mutation};
-use crate::charge::batch;
-use crate::charge::charge::Charge;
+use crate::charge::miss;
 use crate::charge::slow::{Ask, charge_slow_path};
 use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
@@ -41,7 +40,7 @@ pub(crate) const REVIEW: Duration = Duration::from_millis(100);
 
 /// Charges `bytes`, and waits for room until `deadline`.
 pub(crate) fn charge_until(node: &'static Node, bytes: u64, deadline: Instant) -> Result<(), ChargeError> {
-    batch::charge(node, bytes, Means::until(deadline))
+    miss::charge(node, bytes, Means::until(deadline))
 }
 
 /// Waits until there is room for `bytes`, and charges nothing.
@@ -297,19 +296,6 @@ impl Group {
     /// As for [`charge_until`](Group::charge_until).
     pub fn wait_for_room(&self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
         wait_for_room(self.node(), bytes, deadline.into().instant_or_far())
-    }
-}
-
-/// Growth that waits for room.
-impl Charge {
-    /// Charges `bytes` more, and waits for room until `deadline`, as [`Group::charge_until`] does. The charge keeps its bytes meanwhile, so
-    /// several charges that grow may wait for each other until their deadlines.
-    ///
-    /// # Errors
-    /// As there; this charge stays as it was.
-    pub fn grow_until(&mut self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
-        let deadline = deadline.into().instant_or_far();
-        self.grow_by(bytes, |node, bytes| charge_until(node, bytes, deadline))
     }
 }
 

@@ -18,7 +18,7 @@ fn full_group(live: u64) -> &'static Node {
 fn frees_and_charges_four_units(group: &'static Node) {
     group.uncharge_at(0, 4 * UNIT);
     // Not `charge_at`, because its yield would let the other thread end first.
-    batch::charge_in_slot(group, 1, 4 * UNIT, crate::base::effort::Means::PLAIN)
+    miss::charge_in_slot(group, 1, 4 * UNIT, crate::base::effort::Means::PLAIN)
         .expect("four units are always free for it");
 }
 
@@ -90,7 +90,7 @@ fn charge_until_stocked(group: &'static Node) {
     // The first one goes to the counters, because the stock was evicted.
     // ORDERING: Relaxed, because no other thread charges.
     group.counter.backing_off().store(1, memgroup_sync::atomic::Ordering::Relaxed);
-    (0..2).for_each(|_| batch::charge_in_slot(group, 0, UNIT, crate::base::effort::Means::PLAIN).unwrap());
+    (0..2).for_each(|_| miss::charge_in_slot(group, 0, UNIT, crate::base::effort::Means::PLAIN).unwrap());
 }
 
 #[test]

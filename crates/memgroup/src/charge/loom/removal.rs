@@ -270,7 +270,7 @@ fn a_wait_that_begins_beside(opens: impl FnOnce(&'static Node) + Send + 'static)
 }
 
 fn charges_a_unit(group: &'static Node) {
-    batch::charge_in_slot(group, 0, UNIT, crate::base::effort::Means::PLAIN).unwrap();
+    miss::charge_in_slot(group, 0, UNIT, crate::base::effort::Means::PLAIN).unwrap();
 }
 
 fn uncharges_a_unit(group: &'static Node) {

@@ -3,8 +3,8 @@
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
-use crate::charge::batch::charge_miss;
 use crate::charge::loom::{UNIT, charges_counted, counted_group, drain_all, explore};
+use crate::charge::miss::charge_miss;
 use crate::control::freeze::FrozenLevel;
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::MEMORY;
