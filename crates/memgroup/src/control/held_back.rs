@@ -94,11 +94,11 @@ pub fn register(holder: &'static dyn Holder) -> bool {
 /// change at any time. `add` must not allocate.
 fn each(mut add: impl FnMut(Owner, u64)) {
     if let Some(holder) = holder() {
-        let mut look = |owner: Owner, bytes| {
+        let mut show = |owner: Owner, bytes| {
             add(owner, bytes);
             Take::Nothing
         };
-        holder.visit(&mut look, &mut |_, _| ());
+        holder.visit(&mut show, &mut |_, _| ());
     }
 }
 

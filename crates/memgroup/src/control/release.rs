@@ -25,8 +25,8 @@ pub(crate) fn is_crowded(shared: &'static Shared) -> bool {
     pool.iter().filter(|pooled| pooled.shape == shared.shape).nth(POOLED_MOST).is_some()
 }
 
-/// Gives back a reference from inside the tree, and with the last one a group that was removed. The
-/// caller doesn't hold the tree lock.
+/// Returns a reference from inside the tree. If it was the last one and the group was removed, the
+/// group is released. The caller must not hold the tree lock.
 pub(crate) fn unpin(node: &'static Node) {
     let (id, shared) = (node.id(), node.shared());
     if node.unpin_inner() && node.counter.is_offline_now() {
@@ -35,13 +35,13 @@ pub(crate) fn unpin(node: &'static Node) {
 }
 
 impl Shared {
-    /// Releases a removed group that holds nothing and has no handle. Otherwise does nothing.
+    /// Releases a removed group that holds nothing and has no handle, and then the ancestors that
+    /// it kept. Otherwise does nothing.
     pub(crate) fn release_if_done(&'static self, id: NodeId) {
         self.release_held(&mut self.tree.lock(), id);
     }
 
-    /// Does the same for a caller that holds the tree lock, and then releases the ancestors that
-    /// the group kept.
+    /// Does the same for a caller that holds the tree lock.
     pub(crate) fn release_held(&'static self, tree: &mut Tree, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next {
