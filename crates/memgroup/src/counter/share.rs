@@ -26,7 +26,7 @@
 //! Bytes that are charged to the parent itself, its *own* bytes, are treated like one more child,
 //! of weight 100. They are not counted exactly, because each uncharge would have to take part.
 //! `Used::own` is an upper bound: the own bytes when they were last counted, and all own charges
-//! since. Before a charge is refused because of that bound, they are counted anew
+//! since. Before a charge is refused because of that bound, they are counted again
 //! ([`recount_own`]).
 //!
 //! - I1. A child with T = u + b holds a w times what is free. So all children beyond E together use
@@ -40,8 +40,8 @@
 //!   read before, and may be a moment old.
 //! - B2. Own bytes have no part in W, so the even shares of children are as if there were none.
 //!   Forced charges, and the bytes of children that are removed, may make own bytes exceed
-//!   `Used::own` until they are counted anew. So may bytes that children free and charge during the
-//!   count, by as many.
+//!   `Used::own` until they are counted again. So may bytes that children free and charge during
+//!   the count, by as many.
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, UNLIMITED};
@@ -357,7 +357,7 @@ fn find_child(level: &'static Node, id: NodeId) -> Option<&'static Node> {
 
 /// Returns the group right below `level` that exceeds its even share by the largest factor: its id,
 /// its usage and that share. This is a hint. It may miss a group that has charged nothing since a
-/// larger one fell, or that is beside one within its `min`.
+/// larger one fell, or whose larger sibling is within its `min`.
 pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<(GroupId, u64, u64)> {
     let largest = Some(level).filter(|level| level.marks.is_shared())?.find_used()?.largest();
     let child = find_child(level, largest)?;

@@ -212,7 +212,7 @@ impl Counter {
 
     /// Does the same as `read`, and adds the prepaid part of the usage.
     pub(crate) fn read_with_prepaid(&self) -> Reading {
-        // ORDERING: Acquire, all three, in this order: so the difference is never less than the
+        // ORDERING: Acquire, all three, in this order. So the difference is never less than the
         // prepaid part of the usage that is read in between (I7).
         let returned = self.returned.load(Ordering::Acquire);
         let seen = self.read();
@@ -380,7 +380,7 @@ impl Counter {
     pub(crate) fn uncharge(&self, bytes: u64) -> Left {
         // ORDERING: AcqRel. Acquire pairs with the Release of the charge that this undoes. Release
         // pairs with the Acquire of a reader of zero (`release`), which must see everything that
-        // the last holder did.
+        // the last holder did before the node gets another group.
         let before = self.word.fetch_sub(of_bytes(bytes), Ordering::AcqRel);
         let after = before.wrapping_sub(of_bytes(bytes));
         if signed_usage(after) < 0 { self.add_missing(before, after) } else { Left(after) }
@@ -413,7 +413,8 @@ impl Counter {
         self.limits.max[next].store(max, Ordering::Relaxed);
         self.limits.is_dry_run[next].store(is_dry_run, Ordering::Relaxed);
         self.limits.shadow.store(if is_dry_run { max } else { UNLIMITED }, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire loads of the word (E1). As an RMW it also makes
+        // ORDERING: AcqRel. Release pairs with the Acquire loads of the word (E1): weaker, a
+        // charger could choose the next cell before the limit is in it. As an RMW it also makes
         // every compare-and-swap fail that was checked against the old limit. After the last epoch
         // comes the first, without a carry.
         let turned = |word: u64| word & !EPOCHS | word.wrapping_add(EPOCH) & EPOCHS;

@@ -276,7 +276,7 @@ mod tests {
         let flushed = word.flushed();
         assert!(word.serves(1) && !flushed.serves(1) && flushed.covers(1) && flushed.takes(1));
         assert_eq!((flushed.attempts(), flushed.is_listed(), flushed.is_used()), (0, false, true));
-        assert!(!flushed.rested().is_used(), "the clock came by");
+        assert!(!flushed.rested().is_used(), "the clock has visited it");
         assert!(!stock(100, 128).flushed().is_used(), "a flush without attempts is no use");
         assert_eq!(flushed.listed().stable(), word.stable(), "flushes and listings are no change");
         assert_ne!(consume(word, 1).stable(), word.stable());

@@ -107,7 +107,7 @@ fn settled(cell: &AtomicU64, mut waits_for: impl FnMut(Word) -> bool) -> Word {
     let mut wait = Wait::new();
     loop {
         // ORDERING: Acquire pairs with the Release in `end_pending`: when PENDING is gone, we see
-        // its changes to the counters.
+        // its changes to the counters. Weaker, a refusal could be decided without them.
         let word = Word(cell.load(Ordering::Acquire));
         if !word.is_pending() || !waits_for(word) || mutation::active(Mutation::RefusalIgnoresPending) {
             return word;

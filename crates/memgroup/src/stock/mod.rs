@@ -55,7 +55,7 @@ impl<S> Stock<S> {
     #[inline(always)]
     pub(crate) fn put(&self, bytes: u64) -> Word {
         // ORDERING: AcqRel. Release pairs with the Acquire of a drain or a consume, which must come
-        // after the charge of these bytes.
+        // after the charge of these bytes. Otherwise a counter could fall below zero.
         Word(self.word.fetch_add(stock_word::refill_delta(bytes), Ordering::AcqRel))
     }
 }

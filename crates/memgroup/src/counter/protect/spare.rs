@@ -87,14 +87,14 @@ impl Sparing {
         }
         // A fair share of the top is spared as `low` is, while another group is above its own. The
         // shares that a group gives its own children are not spared, because they would shield it
-        // from the groups beside it.
+        // from its siblings.
         let is_child = node.up().is_some_and(|up| std::ptr::eq(up, self.top));
         let even = if self.spares_low && is_child { share::even_of(node, self.newcomer) } else { 0 };
         let low = if self.spares_low { protected.low.max(even) } else { 0 };
         let floor = protected.min.max(low);
         let usage = node.counter.usage();
         let above = usage.saturating_sub(floor);
-        // If nothing is protected, a callback that hangs does not keep other threads from the rest.
+        // If nothing is protected, a callback that hangs must not keep other threads from the rest.
         let bytes = if floor == 0 { above } else { above.saturating_sub(asked) };
         let spares_low = self.spares_low && usage.saturating_sub(protected.min) > above;
         Takeable { bytes, spares_low, is_shared: bytes < above }
@@ -122,7 +122,8 @@ impl Sparing {
     fn unclaim(&self, node: &'static Node, bytes: u64) {
         let levels = std::iter::successors(Some(node), |level| level.parent());
         for level in levels.take_while(|level| self.counts(level) && bytes > 0) {
-            // ORDERING: Release pairs with the Acquire in `claim` (E1).
+            // ORDERING: Release pairs with the Acquire in `claim`, which must find the usage as the
+            // callback left it (E1).
             level.asked().fetch_sub(bytes, Ordering::Release);
         }
     }

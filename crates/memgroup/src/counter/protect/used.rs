@@ -78,8 +78,8 @@ pub(crate) struct Used {
     own: AtomicU64,
     given: AtomicU64,
     taken: AtomicU64,
-    /// The id of the last group beside this one that bytes were given to, in two words. The halves
-    /// of two different ids name no group.
+    /// The id of the last sibling that bytes were given to, in two words. The halves of two
+    /// different ids name no group.
     given_to: (AtomicU64, AtomicU32),
     recorded: [AtomicU64; KINDS],
     recorders: AtomicU32,
@@ -166,7 +166,7 @@ impl Used {
         self.own.compare_exchange(known, found, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Counts `bytes` that a cache of the group gave for a charge of `to`, a group beside it.
+    /// Counts `bytes` that a cache of the group gave for a charge of `to`, a sibling.
     pub(crate) fn count_given(&self, bytes: u64, to: GroupId) {
         // ORDERING: Relaxed, here and in the next two functions, because these are figures of a
         // report.
@@ -179,8 +179,8 @@ impl Used {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that caches of the group gave for groups beside it, the bytes that those
-    /// gave for it, and the group that the last of its bytes were given to.
+    /// Returns the bytes that caches of the group gave for siblings, the bytes that those gave for
+    /// it, and the sibling that the last of its bytes were given to.
     pub(crate) fn exchanged(&self) -> (u64, u64, Option<GroupId>) {
         let [given, taken, generation] =
             [&self.given, &self.taken, &self.given_to.0].map(|word| word.load(Ordering::Relaxed));
@@ -245,7 +245,7 @@ impl Recorder<'_> {
     /// Counts the thread as recording. Returns `None` if the group is not online (I3).
     fn enter(used: &Used) -> Option<Recorder<'_>> {
         // ORDERING: AcqRel. Acquire pairs with the Release in `reset`, and Release with the RMW in
-        // `close` (E2).
+        // `close` (E2). Weaker, this thread could record with the parent of the group before.
         let before = used.recorders.fetch_add(1, Ordering::AcqRel);
         let recorder = Recorder(used);
         (before & ONLINE != 0 || mutation::active(Mutation::RecorderIgnoresOffline)).then_some(recorder)
@@ -362,7 +362,8 @@ fn count(tree: &Tree, node: &'static Node, is_set: bool) {
 /// Ends recording for a group that goes offline and has no settings any more.
 pub(crate) fn close(node: &'static Node) {
     let Some(used) = node.find_used() else { return };
-    // ORDERING: AcqRel RMW: a thread that enters later finds the mark cleared (E2).
+    // ORDERING: AcqRel RMW: a thread that enters later finds the mark cleared, and one that entered
+    // before is in the count that is read below (E2).
     used.recorders.fetch_and(!ONLINE, Ordering::AcqRel);
     let mut wait = Wait::new();
     // ORDERING: Acquire pairs with the Release in `Recorder::drop`: when the count is zero, all

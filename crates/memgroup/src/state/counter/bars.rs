@@ -41,15 +41,15 @@ impl Counter {
     /// them.
     pub(crate) fn grant(&self, bytes: u64) {
         // ORDERING: AcqRel. Release, together with the RMW of the word that follows, pairs with the
-        // Acquire of a thread that reads `granted` (I7). As an RMW this precedes the check in
-        // `holders::list`.
+        // Acquire of a thread that reads `granted`. Weaker, it could take prepaid bytes for live
+        // ones (I7). As an RMW this precedes the check in `holders::list`.
         self.granted.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Returns the grant of a stock below, whose bytes have left the usage.
     pub(crate) fn return_grant(&self, bytes: u64) {
-        // ORDERING: AcqRel: a thread that sees the return by an Acquire load finds the usage
-        // without the bytes (I7).
+        // ORDERING: AcqRel. Release pairs with the Acquire of a thread that reads `returned`.
+        // Weaker, it could see the return while the bytes are still in the usage (I7).
         self.returned.fetch_add(bytes, Ordering::AcqRel);
     }
 
