@@ -11,7 +11,7 @@ memgroup_sync::mutations! {
     RefusalIgnoresPending,
     /// A refusing thread empties only the stocks that hold something.
     RefusalSkipsEmptyStocks,
-    /// A batch is charged before the levels know of the grant for the stock that is to hold it.
+    /// A batch is charged before the levels know of the grant for the stock that will hold it.
     GrantIsKnownTooLate,
     /// A drain returns the grant of a stock before it has uncharged the bytes.
     GrantIsReturnedTooEarly,

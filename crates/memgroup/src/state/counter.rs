@@ -417,9 +417,9 @@ impl Counter {
         // charger could choose the next cell before the limit is in it. As an RMW it also makes
         // every compare-and-swap fail that was checked against the old limit. After the last epoch
         // comes the first, without a carry.
-        let turned = |word: u64| word & !EPOCHS | word.wrapping_add(EPOCH) & EPOCHS;
+        let with_next_epoch = |word: u64| word & !EPOCHS | word.wrapping_add(EPOCH) & EPOCHS;
         while let Err(newer) =
-            self.word.compare_exchange_weak(word, turned(word), Ordering::AcqRel, Ordering::Relaxed)
+            self.word.compare_exchange_weak(word, with_next_epoch(word), Ordering::AcqRel, Ordering::Relaxed)
         {
             word = newer;
         }
@@ -500,7 +500,8 @@ impl Counter {
     /// Returns the limit, if it is a dry run.
     #[inline]
     pub(crate) fn dry_run(&self) -> Option<u64> {
-        // ORDERING: Relaxed; see `set_limit` for what a charge may read too early.
+        // ORDERING: Relaxed, because a charge may read this a moment too early anyway
+        // (`set_limit`).
         limit::given(self.limits.shadow.load(Ordering::Relaxed))
     }
 

@@ -217,7 +217,7 @@ fn end_pending(stock: &Stock, deposit: u64) {
 ///
 /// A call may end when its group is gone and the place has the next one. Then it takes bytes of a
 /// call that is under way there, and that call takes less.
-#[must_use = "the bytes are to be returned to the counters"]
+#[must_use = "the caller must return the bytes to the counters"]
 pub(crate) fn withdraw(stock: &Stock, bytes: u64) -> u64 {
     let part = |word: Word| if word.bytes() <= word.room() as i64 { 0 } else { bytes.min(word.prepaid()) };
     let found = stock.update(|word| (part(word) > 0).then(|| word.less(part(word))));

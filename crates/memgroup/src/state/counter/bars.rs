@@ -61,7 +61,7 @@ impl Counter {
         self.granted.load(Ordering::Acquire).wrapping_sub(returned)
     }
 
-    /// Lets no stock be opened until a number of charges came, because `stocks` of them were
+    /// Lets no stock be opened until a number of charges have come, because `stocks` of them were
     /// drained for a charge.
     pub(crate) fn cool(&self, stocks: u64) {
         if stocks > 0 {
