@@ -14,10 +14,11 @@ use crate::stock::drain::Taken;
 use crate::stock::{Pending, Stock, grant};
 use crate::tree::node::Node;
 
-/// How many of a group's next charges go to the counters after its stock was evicted, and after it
-/// found no room in the budget. A group that is charged often soon asks again, and by then other
-/// stocks are idle.
+/// How many of a group's next charges go to the counters after its stock was evicted. A group that
+/// is charged often soon asks again, and by then other stocks are idle.
 const EVICTED: u32 = 64;
+
+/// How many of them do after the group found no room in the budget.
 const REFUSED: u32 = 8;
 
 /// How many stocks one miss visits. More would take the hand around many busy groups within one

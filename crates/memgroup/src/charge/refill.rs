@@ -68,7 +68,7 @@ pub(crate) fn repay(node: &'static Node, bytes: u64) {
 
 /// Brings the word back within its cap after `bytes` were added to it: opens the stock, raises the
 /// cap or returns a batch. Returns the bytes that the caller must return to the counters itself.
-#[must_use = "the bytes are to be returned to the counters"]
+#[must_use = "the bytes must be returned to the counters"]
 pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
     let node = stock.node;
     loop {
