@@ -95,11 +95,12 @@ impl Charge {
         self.grow_by(bytes, Charge::forced)
     }
 
-    /// Charges `bytes` more, and waits for room until `deadline`, as [`Group::charge_until`] does. The charge keeps its bytes meanwhile, so
-    /// several charges that grow may wait for each other until their deadlines.
+    /// Charges `bytes` more, and waits for room until `deadline`, as [`Group::charge_until`] does.
+    /// The charge keeps its bytes while it waits, so several charges that grow may wait for each
+    /// other until their deadlines.
     ///
     /// # Errors
-    /// As there; this charge stays as it was.
+    /// The same as those of [`Group::charge_until`]. This charge stays as it was.
     pub fn grow_until(&mut self, bytes: u64, deadline: impl Into<Deadline>) -> Result<(), ChargeError> {
         let deadline = deadline.into().instant_or_far();
         self.grow_by(bytes, |node, bytes| charge_until(node, bytes, deadline))

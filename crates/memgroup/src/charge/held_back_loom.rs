@@ -27,11 +27,12 @@ const HELD: u64 = Owner::BESIDE_MOST;
 
 impl Holder for Slot {
     fn visit(&self, ask: &mut dyn FnMut(Owner, u64) -> Take, taken: &mut dyn FnMut(Owner, u64)) {
-        // ORDERING: Acquire; the bytes were charged before they are uncharged.
+        // ORDERING: Acquire, and AcqRel of the exchange: both pair with the Release in `free`, so
+        // the charge of the bytes happens before the uncharge of whoever takes them out. Otherwise
+        // a counter could pass below zero.
         let bytes = self.word.load(Ordering::Acquire);
         if bytes > 0
             && ask(self.owner, bytes) != Take::Nothing
-            // ORDERING: AcqRel, as above.
             && self.word.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             taken(self.owner, bytes);
@@ -42,10 +43,10 @@ impl Holder for Slot {
 impl Slot {
     /// The thread frees a block of `HELD` bytes, and holds them back if it may.
     fn free(&self) {
-        // ORDERING: Release; pairs with the Acquire in `visit`.
+        // ORDERING: AcqRel, of both swaps. Release pairs with the Acquire in `visit`; Acquire lets
+        // this thread take out bytes as `visit` does.
         self.word.swap(HELD, Ordering::AcqRel);
         if !self.owner.may_hold() && !self.owner.may_hold_beside(false) {
-            // ORDERING: AcqRel; as in `visit`.
             let bytes = self.word.swap(0, Ordering::AcqRel);
             self.owner.uncharge(bytes);
         }
@@ -55,7 +56,7 @@ impl Slot {
 /// A charge of all that the group may have waits in its queue, for a task: whoever frees the last
 /// byte must serve it.
 fn wait_for_all(group: &'static Node, bytes: u64) -> u32 {
-    // ORDERING: Relaxed; one thread.
+    // ORDERING: Relaxed, because only this thread runs yet.
     group.waiting.held.fetch_add(1, Ordering::Relaxed);
     group.counter.mark_over(true);
     let deadline = Instant::now() + Duration::from_secs(3600);

@@ -138,8 +138,8 @@ pub(crate) fn drain(node: &'static Node) -> Drained {
     drained(drain::empty(node))
 }
 
-/// Empties the group's own stocks and returns their caps. Unless a level's word bars new grants, the
-/// stocks may be opened again. The caller must hold the tree lock.
+/// Empties the group's own stocks and returns their caps. Unless a level's word bars new grants,
+/// the stocks may be opened again. The caller must hold the tree lock.
 pub(crate) fn retire(node: &'static Node) {
     drained(drain::retire(node));
     if held_back::retire(node) > 0 && !mutation::active(Mutation::RetireServesNoWaiter) {
