@@ -54,8 +54,7 @@ pub use lifecycle::owned::OwnedGroup;
 pub use memgroup_percpu::SlotSource;
 pub use observe::event::EventsAfter;
 pub use observe::pressure::{
-    Fired, Pressure, PressureKind, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall,
-    TriggerError,
+    Fired, Pressure, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall, TriggerError,
 };
 pub use observe::wait::{WaitEnded, WaitKind, WaitReport, Waiters};
 pub use reclaim::{

@@ -28,7 +28,7 @@ use crate::control::make_room::{Room, make_room};
 use crate::control::oom::OomAttempt;
 use crate::control::{aftermath, held_back, over_limit, waiters};
 use crate::counter::chain::{self, Refused, Until};
-use crate::observe::pressure::{self, Stall};
+use crate::observe::pressure::{self, StallGuard};
 use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
 use crate::state::counter::Reading;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
@@ -85,7 +85,7 @@ pub(crate) struct WaitSession {
     place: u32,
     /// The kills for the charge since it waits.
     attempt: Cell<Option<OomAttempt>>,
-    _stall: Stall,
+    _stall: StallGuard<'static>,
 }
 
 impl WaitSession {
@@ -93,7 +93,7 @@ impl WaitSession {
         let thread = Party::Thread(thread::current());
         let place =
             ChargeQueue::reserve(node.shared().wait_queue()).list(node, bytes, deadline, want, thread);
-        let stall = pressure::stall_that_lasts(node);
+        let stall = pressure::stall(node);
         WaitSession { node, bytes, deadline, want, place, attempt: Cell::new(None), _stall: stall }
     }
 

@@ -6,7 +6,7 @@ use crate::base::limit::BYTES_MAX;
 use crate::control::{aftermath, dry_run, freeze, high, over_limit};
 use crate::counter::chain::{Climb, Until};
 use crate::counter::events::Event;
-use crate::observe::pressure::Stall;
+use crate::observe::pressure::StallGuard;
 use crate::observe::{event, pressure};
 use crate::reclaim::{self, Purpose, ReclaimCredit, ScanControl, ScanStats, credit};
 use crate::state::stats::builtin::memory;
@@ -91,7 +91,7 @@ struct Search {
     until: Until,
     bytes: u64,
     end: Instant,
-    stalled: Option<Stall>,
+    stalled: Option<StallGuard<'static>>,
     /// The result for the group that was searched last.
     room: Room,
 }
@@ -135,7 +135,7 @@ impl Search {
             self.room = Room::NothingLeft;
             return Step::Full;
         }
-        let stalled = self.stalled.get_or_insert_with(|| pressure::stall(node));
+        self.stalled.get_or_insert_with(|| pressure::stall(node));
         let Some(kept) = ReclaimCredit::begin(over, Purpose::Charge(node, bytes)) else { return Step::Full };
         let mut rounds = Rounds { least: kept.lacks(), fruitless: 0, waiter: None, spares_low: true };
         for _ in 0..ROUNDS_MOST {
@@ -173,14 +173,8 @@ impl Search {
                     self.room = room;
                     return Step::Full;
                 }
-                Next::Yield => {
-                    stalled.lasts();
-                    std::thread::yield_now();
-                }
-                Next::Pause => {
-                    stalled.lasts();
-                    std::thread::sleep(MOVE_PAUSE);
-                }
+                Next::Yield => std::thread::yield_now(),
+                Next::Pause => std::thread::sleep(MOVE_PAUSE),
             }
             rounds.waiter = Some(node);
         }

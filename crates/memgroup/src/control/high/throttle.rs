@@ -160,7 +160,7 @@ fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 
         let above = Level::of_both(level).above();
         if above > 0 && asks {
             let wanted = above.min(node.high.debt.bytes().saturating_add(SLACK_BYTES));
-            let _stall = reclaim::is_any(level).then(|| pressure::stall_that_lasts(node));
+            let _stall = reclaim::is_any(level).then(|| pressure::stall(node));
             given += reclaim::reclaim(level, Purpose::High { may_wait: true }, wanted, deadline).bytes;
         }
     }

@@ -1,7 +1,7 @@
 //! Models of threads at work: every interleaving of a few changes of scope and stalls, with up to three preemptions. Each fault of `mutation` must make
 //! its model fail.
 //!
-//! A stall lasts throughout, so every change is looked at. At the end the group is full exactly if no thread is at work.
+//! Every change is looked at. At the end the group is full exactly if no thread is at work.
 
 use memgroup_sync::loom::thread;
 
@@ -26,7 +26,6 @@ fn stalled(at_work: [bool; 2]) -> (&'static Node, [&'static Record; 2]) {
             record.put(Some(group), group.generation());
         }
     }
-    record::watch();
     stall::begin_at(group, None);
     (group, records)
 }

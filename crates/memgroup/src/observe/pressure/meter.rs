@@ -4,15 +4,15 @@
 //! **witness**: the record of a thread that is at work there. As long as it has one, the level is not full.
 //!
 //! ```text
-//!   begin:  stalled + 1, look for a witness   ── one scan of the records finds the deepest worker of the chain, often one look does
+//!   begin:  stalled + 1, look for a witness: the one of the level below, else the last one, else one scan of the records
 //!   end:    stalled - 1; if the thread is in a scope here, it is the witness
-//!   the witness leaves its scope while a stall lasts: look for another        a thread enters where there is none: it is the witness
+//!   the witness leaves its scope: look for another        a thread enters where there is none: it is the witness
 //! ```
 //!
 //! - I1. At rest `stalled` is the sum of the `own` of the group and all below it.
 //! - I2. A stall ends once: by its own end or by the release of its group, whichever comes first under the group's lock.
-//! - I3. Consider a meter with a stall, while a watched stall lasts and no change of scope is under way. It has a witness exactly if a thread is at
-//!   work in its group. The witness is at work there.
+//! - I3. While no change of scope is under way, a meter with a stall has a witness exactly if a thread is at work in its group. The
+//!   witness is at work there.
 //! - E1. `find_witness` ↔ a change of scope: each writes, fences, and reads the other's word (`witness`, the record). So either the look sees the
 //!   record's change, or the change sees the witness. Loom: `e1_...`.
 
@@ -31,14 +31,14 @@ use crate::state::stalls::Stalls;
 use crate::tree::node::Node;
 use crate::tree::parts::{Key, Part};
 
-/// How often a look begins anew because the thread that it found has changed meanwhile.
+/// How often a look is repeated because the thread that it found has changed its scope meanwhile.
 const LOOKS_MOST: u32 = 8;
 
 /// The meter of one group; see the top of this file. Its words are in the node.
 #[derive(Clone, Copy)]
-pub(crate) struct Meter<'n> {
-    node: &'n Node,
-    stalls: &'n Stalls,
+pub(crate) struct Meter {
+    node: &'static Node,
+    stalls: &'static Stalls,
 }
 
 /// The triggers of one group.
@@ -49,8 +49,8 @@ impl Part for Triggers {}
 static TRIGGERS: Key<Triggers> = Key::new(0, || Triggers(Mutex::new(Vec::new())));
 
 /// A copy of the words that change under the lock, and the lock.
-struct State<'n> {
-    _lock: MutexGuard<'n, ()>,
+struct State {
+    _lock: MutexGuard<'static, ()>,
     tally: Tally,
     /// Threads stalled in the group and below.
     stalled: u32,
@@ -58,50 +58,8 @@ struct State<'n> {
     own: u32,
 }
 
-/// The thread at work that shares most levels with a chain, and the depth of the lowest of them.
-#[derive(Clone, Copy)]
-pub(crate) struct Worker {
-    record: &'static Record,
-    depth: u32,
-}
-
-/// The depth of the lowest level that is above both, or one of them.
-fn depth_in_common(mut one: &'static Node, mut other: &'static Node) -> Option<u32> {
-    while !std::ptr::eq(one, other) {
-        if one.depth() >= other.depth() {
-            one = one.parent()?;
-        } else {
-            other = other.parent()?;
-        }
-    }
-    Some(one.depth())
-}
-
-/// The thread that is at work deepest in the chain of `node`.
-pub(crate) fn deepest_worker(node: &'static Node) -> Option<Worker> {
-    // ORDERING: Acquire; as in `Meter::witness`.
-    if let Some(record) = record::numbered(node.pressure().stalls.witness.load(Ordering::Acquire))
-        && record.works_in(node)
-    {
-        return Some(Worker { record, depth: node.depth() });
-    }
-    let mut deepest: Option<Worker> = None;
-    for record in record::all() {
-        let depth = record.at_work().and_then(|at| depth_in_common(at, node));
-        if let Some(depth) = depth
-            && deepest.is_none_or(|deepest| deepest.depth < depth)
-        {
-            deepest = Some(Worker { record, depth });
-            if depth == node.depth() {
-                break;
-            }
-        }
-    }
-    deepest
-}
-
-impl<'n> Meter<'n> {
-    fn lock(&self) -> State<'n> {
+impl Meter {
+    fn lock(&self) -> State {
         let lock = self.node.shared().stall_lock(self.node.id());
         // ORDERING: Relaxed, both; under the lock.
         let stalled = self.stalls.stalled.load(Ordering::Relaxed);
@@ -110,7 +68,7 @@ impl<'n> Meter<'n> {
         State { _lock: lock, tally: Tally::of(self.stalls.tally()), stalled, own }
     }
 
-    /// Whether a stall is on, without the lock.
+    /// Returns whether a stall is on. It takes no lock.
     pub(crate) fn is_stalled(&self) -> bool {
         // ORDERING: Relaxed; a change of scope fences before it (E1). A release follows the ends of all other guards.
         self.stalls.stalled.load(Ordering::Relaxed) != 0
@@ -127,7 +85,7 @@ impl<'n> Meter<'n> {
     }
 
     /// Sets the two lines to the state and the witness from `now` on, and tells the triggers.
-    fn apply(&self, mut state: State<'_>, now: u64) {
+    fn apply(&self, mut state: State, now: u64) {
         // ORDERING: Relaxed, both; written under the lock, and E1 has the fences.
         self.stalls.stalled.store(state.stalled, Ordering::Relaxed);
         // ORDERING: as above.
@@ -142,8 +100,9 @@ impl<'n> Meter<'n> {
         }
     }
 
-    /// Looks for a thread at work, beginning with `found`, until it still is after it was made the witness.
-    fn find_witness(&self, level: &'static Node, mut found: Option<&'static Record>) {
+    /// Makes a thread at work the witness, `found` if it is one, and returns it. The thread is at work after it was made the
+    /// witness.
+    fn find_witness(&self, mut found: Option<&'static Record>) -> Option<&'static Record> {
         for _ in 0..LOOKS_MOST {
             self.set_witness(found);
             interleave::point();
@@ -151,54 +110,38 @@ impl<'n> Meter<'n> {
                 // ORDERING: SeqCst; pairs with the fence in `stall::after_scope_change` (E1).
                 fence(Ordering::SeqCst);
             }
-            let works = |record: &Record| {
-                record.works_in(level) || mutation::active(Mutation::WitnessIsTakenAtItsWord)
-            };
-            let other = match found {
-                Some(record) if works(record) => return,
+            found = match found {
+                Some(record) if record.works_in(self.node) => return found,
+                Some(_) if mutation::active(Mutation::WitnessIsTakenAtItsWord) => return found,
                 Some(_) => None,
-                None => record::all().find(|record| record.works_in(level)),
+                None => Some(record::all().find(|record| record.works_in(self.node))?),
             };
-            if found.is_none() && other.is_none() {
-                return;
-            }
-            found = other;
         }
+        self.witness()
     }
 
-    /// Counts a thread that is stalled from `now` on in `level` or below; with `is_own`, in `level` itself.
+    /// Counts a thread that is stalled from `now` on here or below; with `is_own`, in the group itself. `found` is a thread at
+    /// work below, if one is known. Returns one that is at work here.
     pub(crate) fn begin(
         &self,
-        level: &'static Node,
         now: u64,
         is_own: bool,
-        worker: Option<Worker>,
-        watched: bool,
-    ) {
+        found: Option<&'static Record>,
+    ) -> Option<&'static Record> {
         let mut state = self.lock();
         state.stalled += 1;
         state.own += u32::from(is_own);
         // ORDERING: Relaxed; before the fence in `find_witness`, for a thread that enters a scope then (E1).
         self.stalls.stalled.store(state.stalled, Ordering::Relaxed);
-        let found = worker.filter(|worker| level.depth() <= worker.depth).map(|worker| worker.record);
-        if watched {
-            self.find_witness(level, found)
-        } else {
-            self.set_witness(found)
-        }
+        let found = self.find_witness(found.or(self.witness()));
         self.apply(state, now);
+        found
     }
 
     /// Ends a stall in the group itself at `now`, unless it has ended with a group that had the node before. Returns whether it did.
-    pub(crate) fn end_own(
-        &self,
-        level: &'static Node,
-        generation: u64,
-        now: u64,
-        worker: Option<&'static Record>,
-    ) -> bool {
+    pub(crate) fn end_own(&self, generation: u64, now: u64, worker: Option<&'static Record>) -> bool {
         let mut state = self.lock();
-        if level.generation() != generation || state.own == 0 {
+        if self.node.generation() != generation || state.own == 0 {
             return false;
         }
         state.own -= 1;
@@ -206,12 +149,12 @@ impl<'n> Meter<'n> {
         true
     }
 
-    /// Ends so many stalls below at `now`. `worker` is the thread that had one, if it is at work here from now on.
+    /// Ends `stalls` stalls below at `now`. `worker` is the thread that had one, if it is at work here from now on.
     pub(crate) fn end(&self, stalls: u32, now: u64, worker: Option<&'static Record>) {
         self.end_in(self.lock(), stalls, now, worker);
     }
 
-    fn end_in(&self, mut state: State<'_>, stalls: u32, now: u64, worker: Option<&'static Record>) {
+    fn end_in(&self, mut state: State, stalls: u32, now: u64, worker: Option<&'static Record>) {
         state.stalled = state.stalled.saturating_sub(stalls);
         if worker.is_some() {
             self.set_witness(worker);
@@ -227,39 +170,46 @@ impl<'n> Meter<'n> {
         own
     }
 
-    /// Looks for a witness anew, beginning with `found`.
-    pub(crate) fn update_witness(&self, level: &'static Node, found: Option<&'static Record>) {
-        let now = level.shared().nanos();
+    /// Looks for a witness again, beginning with `found`.
+    fn update_witness(&self, found: Option<&'static Record>) {
+        let now = self.node.shared().nanos();
         let state = self.lock();
         if state.stalled > 0 {
-            self.find_witness(level, found);
+            self.find_witness(found);
             self.apply(state, now);
         }
     }
 
-    /// The thread of `record` is at work here no more.
-    pub(crate) fn after_leave(&self, level: &'static Node, record: &'static Record) {
+    /// The thread of `record` is no longer at work here.
+    pub(crate) fn after_leave(&self, record: &'static Record) {
         if self.is_stalled() && self.witness().is_some_and(|witness| std::ptr::eq(witness, record)) {
-            self.update_witness(level, None);
+            self.update_witness(None);
         }
     }
 
     /// The thread of `record` is at work here from now on.
-    pub(crate) fn after_enter(&self, level: &'static Node, record: &'static Record) {
+    pub(crate) fn after_enter(&self, record: &'static Record) {
         if self.is_stalled() && self.witness().is_none() {
-            self.update_witness(level, Some(record));
+            self.update_witness(Some(record));
         }
     }
 
-    /// The totals now. Looks for a witness first: during a stall that is not watched, none is looked for.
-    pub(crate) fn seen(&self, level: &'static Node) -> Seen {
-        self.update_witness(level, self.witness());
-        self.lock().tally.seen(level.shared().nanos())
+    /// Returns the tally and the time. It looks for a witness first, because a change of scope beside the beginning of a stall may
+    /// have been missed (`record::is_watched`).
+    fn look(&self) -> (Tally, u64) {
+        self.update_witness(self.witness());
+        (self.lock().tally, self.node.shared().nanos())
     }
 
-    pub(crate) fn report(&self, level: &'static Node) -> Pressure {
-        self.update_witness(level, self.witness());
-        self.lock().tally.report(level.shared().nanos())
+    /// Returns the totals now.
+    pub(crate) fn seen(&self) -> Seen {
+        let (tally, now) = self.look();
+        tally.seen(now)
+    }
+
+    pub(crate) fn report(&self) -> Pressure {
+        let (tally, now) = self.look();
+        tally.report(now)
     }
 
     #[cold]
@@ -273,7 +223,7 @@ impl<'n> Meter<'n> {
         }
     }
 
-    fn triggers(&self) -> Lent<'n, Triggers> {
+    fn triggers(&self) -> Lent<'static, Triggers> {
         self.node.part(&TRIGGERS)
     }
 
@@ -308,7 +258,7 @@ impl<'n> Meter<'n> {
 
 impl Node {
     /// The pressure on the group.
-    pub(crate) fn pressure(&self) -> Meter<'_> {
+    pub(crate) fn pressure(&'static self) -> Meter {
         Meter { node: self, stalls: &self.rare().stalls }
     }
 }

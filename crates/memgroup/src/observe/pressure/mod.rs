@@ -14,9 +14,9 @@ mod window;
 
 pub(crate) use record::publish;
 pub use report::{Pressure, PressureLine};
-pub(crate) use stall::{Stall, begin_of_task, end_of_task, release, stall, stall_that_lasts};
 pub use stall::{StallGuard, TaskStall};
-pub use trigger::{Fired, PressureKind, PressureTrigger, PressureWatch, TriggerError};
+pub(crate) use stall::{begin_of_task, end_of_task, release, stall};
+pub use trigger::{Fired, PressureTrigger, PressureWatch, TriggerError};
 
 use crate::tree::handle::Group;
 
@@ -35,7 +35,7 @@ impl Group {
     /// assert_eq!(tenant.pressure().some.total, hierarchy.root().pressure().some.total);
     /// ```
     pub fn pressure(&self) -> Pressure {
-        self.node().pressure().report(self.node())
+        self.node().pressure().report()
     }
 
     /// Stalls the calling thread for memory of this group until the guard is dropped.
@@ -43,11 +43,11 @@ impl Group {
     /// It is for waits for memory that the engine does not see, such as reading evicted pages back. The engine counts its own waits itself. A
     /// thread is stalled once, however many guards it has, in the group of the first.
     ///
-    /// It takes a short lock at each level, here and at the end. Meanwhile changes of [`scope`](crate::scope) on other threads are looked at. A guard
+    /// It takes a short lock at each level, at its beginning and its end. Meanwhile changes of [`scope`](crate::scope) on other threads are looked at. A guard
     /// that is forgotten (`mem::forget`) leaves the thread stalled until the group is released. If the thread was ever in a scope, its end ends the
     /// stall too.
     pub fn stall(&self) -> StallGuard<'_> {
-        StallGuard::new(self, stall_that_lasts(self.node()))
+        stall(self.node())
     }
 
     /// Stalls a task for memory of this group until the guard is dropped: a unit of work that waits without a thread.
@@ -71,12 +71,11 @@ impl Group {
     /// Adds a trigger, which fires when its line was on for its stall within its window, whichever threads were stalled.
     ///
     /// ```
-    /// # use memgroup::{Config, Hierarchy, PressureKind, PressureTrigger};
+    /// # use memgroup::{Config, Hierarchy};
     /// # use std::time::Duration;
     /// let hierarchy = Hierarchy::new(Config::new())?;
     /// let tenant = hierarchy.create("/tenant")?;
-    /// let (stall, window) = (Duration::from_millis(2), Duration::from_secs(1));
-    /// let watch = tenant.add_pressure_trigger(PressureTrigger::new(PressureKind::Some, stall, window)?);
+    /// let watch = tenant.add_pressure_trigger("some 2000 1000000".parse()?);
     /// let _stalled = tenant.stall();
     /// assert!(watch.wait(Duration::from_secs(60)), "while the stall is on");
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A thread takes a record with its first scope, and gives it back when it ends. Entering and leaving a scope costs two plain stores there and a load
-//! of `WATCHED`. That word says whether scopes of other threads matter to a stall that lasts (`stall`). A thread that was never in a scope has no
+//! of `WATCHED`. That word says whether scopes of threads matter to a stall (`stall`). A thread that was never in a scope has no
 //! record: it is at work in no group.
 //!
 //! - I1. The thread that has the record writes `node`, `generation` and `stalled`. They are empty while no thread has it.
@@ -60,7 +60,7 @@ memgroup_sync::global! {
 }
 
 memgroup_sync::global! {
-    // Stalls that are on and last.
+    // Stalls that are on.
     static WATCHED: CachePadded<AtomicU32> = CachePadded::new(AtomicU32::new(0));
 }
 
@@ -207,16 +207,16 @@ pub(crate) fn is_watched() -> bool {
     WATCHED.load(Ordering::Relaxed) != 0
 }
 
-/// Counts one more stall that lasts.
+/// Counts one more stall.
 pub(crate) fn watch() {
     // ORDERING: Relaxed; the fences before the looks at the records order it.
     WATCHED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts one less.
-pub(crate) fn unwatch() {
+/// Counts `stalls` fewer.
+pub(crate) fn unwatch(stalls: u32) {
     // ORDERING: Relaxed; a change of scope that still sees it looks in vain.
-    WATCHED.fetch_sub(1, Ordering::Relaxed);
+    WATCHED.fetch_sub(stalls, Ordering::Relaxed);
 }
 
 /// Publishes that the scope of this thread changes from `before` to `after`.

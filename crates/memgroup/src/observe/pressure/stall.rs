@@ -3,14 +3,10 @@
 //! A thread is stalled once, however many guards it has. The first guard begins the stall, in its group. The last one ends it, whatever the order in
 //! which they are dropped.
 //!
-//! A stall **lasts** if its guard says so: a wait, a throttle, a reclaim with a round in vain. While one lasts, changes of scope on all threads are
-//! looked at, which costs them some hundred nanoseconds where they matter. During other stalls they are not.
+//! While a stall is on, changes of scope on all threads are looked at, which costs them some hundred nanoseconds where they
+//! matter. A future that waits stalls its task, whatever thread polls it.
 //!
-//! A future that waits stalls its task, whatever thread polls it. Such a stall lasts.
-//!
-//! - I1. `WATCHED` counts the threads and tasks with a stall that lasts.
-//! - B1. During a stall that does not last, the threads at work are those found when the last stall of the chain began or ended. So `full` is off by
-//!   at most that long.
+//! - I1. `record::WATCHED` counts the stalls that are on: the sum of all groups' `own`.
 
 use core::marker::PhantomData;
 use std::cell::Cell;
@@ -20,7 +16,6 @@ use memgroup_sync::grace;
 
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::levels;
-use crate::observe::pressure::meter;
 use crate::observe::pressure::record::{self, Record};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -31,11 +26,10 @@ struct Current {
     node: Option<&'static Node>,
     generation: u64,
     guards: u32,
-    lasts: bool,
 }
 
 impl Current {
-    const NONE: Current = Current { node: None, generation: 0, guards: 0, lasts: false };
+    const NONE: Current = Current { node: None, generation: 0, guards: 0 };
 
     /// Its group, unless its guard was forgotten and the group is released.
     fn node(&self) -> Option<&'static Node> {
@@ -47,74 +41,46 @@ std::thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(Current::NONE) };
 }
 
-/// Stalls its thread while it lives.
+/// A stall of the calling thread for memory of a group; made by [`Group::stall`].
 #[must_use = "the stall is over when the guard is dropped"]
-pub(crate) struct Stall {
+pub struct StallGuard<'g> {
     is_counted: bool,
-    here: PhantomData<*const ()>,
+    thread_and_group: PhantomData<(*const (), &'g Group)>,
 }
 
-/// Stalls the calling thread for memory of `node`, which it holds by a handle, a scope or bytes.
-pub(crate) fn stall(node: &'static Node) -> Stall {
-    Stall::new(node, false)
+/// Returns whether stalls of `node` are counted.
+fn is_counted(node: &'static Node) -> bool {
+    node.shared().config.pressure() && !cfg!(memgroup_loom)
 }
 
-/// Begins a stall that lasts from its beginning: a wait, a throttle.
-pub(crate) fn stall_that_lasts(node: &'static Node) -> Stall {
-    Stall::new(node, true)
+/// Stalls the calling thread for memory of `node`, which it holds by a handle, a scope or bytes, until the guard is dropped.
+pub(crate) fn stall<'g>(node: &'static Node) -> StallGuard<'g> {
+    let is_counted = is_counted(node);
+    if is_counted {
+        begin(node);
+    }
+    StallGuard { is_counted, thread_and_group: PhantomData }
 }
 
-/// Begins a stall of a task, which lasts and is of no thread: a future that waits. The task holds the group.
+/// Begins a stall of a task, and of no thread: a future that waits. The task holds the group.
 pub(crate) fn begin_of_task(node: &'static Node) {
-    if node.shared().config.pressure() && !cfg!(memgroup_loom) {
-        record::watch();
+    if is_counted(node) {
         begin_at(node, None);
     }
 }
 
 /// Ends the stall of a task.
 pub(crate) fn end_of_task(node: &'static Node) {
-    if node.shared().config.pressure() && !cfg!(memgroup_loom) {
+    if is_counted(node) {
         end_at(node, node.generation(), None);
-        record::unwatch();
     }
 }
 
-impl Stall {
-    fn new(node: &'static Node, lasts: bool) -> Stall {
-        let is_counted = node.shared().config.pressure() && !cfg!(memgroup_loom);
-        if is_counted {
-            begin(node, lasts);
-        }
-        Stall { is_counted, here: PhantomData }
-    }
-
-    /// From now on it lasts, and changes of scope are looked at.
-    pub(crate) fn lasts(&mut self) {
-        if self.is_counted {
-            make_last(CURRENT.get());
-        }
-    }
-}
-
-impl Drop for Stall {
+impl Drop for StallGuard<'_> {
     fn drop(&mut self) {
         if self.is_counted {
             end();
         }
-    }
-}
-
-/// A stall of the calling thread for memory of a group; made by [`Group::stall`].
-#[must_use = "the stall is over when the guard is dropped"]
-pub struct StallGuard<'g> {
-    _stall: Stall,
-    group: PhantomData<&'g Group>,
-}
-
-impl StallGuard<'_> {
-    pub(crate) fn new(_: &Group, stall: Stall) -> StallGuard<'_> {
-        StallGuard { _stall: stall, group: PhantomData }
     }
 }
 
@@ -130,11 +96,6 @@ impl TaskStall {
         begin_of_task(group.node());
         TaskStall { group: group.clone() }
     }
-
-    /// The group that the task waits for.
-    pub fn group(&self) -> &Group {
-        &self.group
-    }
 }
 
 impl Drop for TaskStall {
@@ -148,35 +109,13 @@ pub(crate) fn is_stalled() -> bool {
     CURRENT.get().node().is_some()
 }
 
-fn begin(node: &'static Node, lasts: bool) {
+fn begin(node: &'static Node) {
     let current = CURRENT.get();
     if current.node().is_some() {
-        let nested = Current { guards: current.guards + 1, ..current };
-        CURRENT.set(nested);
-        return if lasts {
-            make_last(nested)
-        };
+        return CURRENT.set(Current { guards: current.guards + 1, ..current });
     }
-    if current.lasts {
-        record::unwatch();
-    }
-    if lasts {
-        record::watch();
-    }
-    CURRENT.set(Current { node: Some(node), generation: node.generation(), guards: 1, lasts });
+    CURRENT.set(Current { node: Some(node), generation: node.generation(), guards: 1 });
     begin_at(node, record::own());
-}
-
-/// Makes the thread's stall last.
-fn make_last(current: Current) {
-    if current.lasts {
-        return;
-    }
-    CURRENT.set(Current { lasts: true, ..current });
-    record::watch();
-    if let Some(node) = current.node() {
-        levels(node).for_each(|level| level.pressure().update_witness(level, None));
-    }
 }
 
 fn end() {
@@ -196,9 +135,6 @@ fn end_stall(current: Current, record: Option<&'static Record>) {
         (None, Some(record)) => record.set_stalled(false),
         (None, None) => (),
     }
-    if current.lasts {
-        record::unwatch();
-    }
 }
 
 /// Ends a stall with a forgotten guard, when its thread ends.
@@ -217,23 +153,19 @@ fn elsewhere(record: Option<&'static Record>, node: &'static Node) -> impl Itera
 
 /// Begins a stall of the thread of `record` in `node`.
 pub(crate) fn begin_at(node: &'static Node, record: Option<&'static Record>) {
-    let watched = record::is_watched();
     if let Some(record) = record {
         record.set_stalled(true);
     }
-    if watched {
-        // ORDERING: SeqCst; as in `after_scope_change`: a thread that begins a stall is at work no more.
-        fence(Ordering::SeqCst);
-    }
+    record::watch();
+    // ORDERING: SeqCst; as in `after_scope_change`: a thread that begins a stall is no longer at work.
+    fence(Ordering::SeqCst);
     let now = node.shared().nanos();
-    let worker = meter::deepest_worker(node);
+    let mut worker = None;
     for level in levels(node) {
-        level.pressure().begin(level, now, std::ptr::eq(level, node), worker, watched);
+        worker = level.pressure().begin(now, std::ptr::eq(level, node), worker);
     }
-    if let Some(record) = record
-        && watched
-    {
-        elsewhere(Some(record), node).for_each(|level| level.pressure().after_leave(level, record));
+    if let Some(record) = record {
+        elsewhere(Some(record), node).for_each(|level| level.pressure().after_leave(record));
     }
 }
 
@@ -245,21 +177,20 @@ pub(crate) fn end_at(node: &'static Node, generation: u64, record: Option<&'stat
     let now = node.shared().nanos();
     let scope = record.and_then(Record::at_work);
     let worker = |level| record.filter(|_| scope.is_some_and(|scope| scope.is_within(level)));
-    if node.pressure().end_own(node, generation, now, worker(node)) {
+    if node.pressure().end_own(generation, now, worker(node)) {
         for level in levels(node).skip(1) {
             level.pressure().end(1, now, worker(level));
         }
+        record::unwatch(1);
     }
     if let Some(record) = record.filter(|_| scope.is_some()) {
-        if record::is_watched() {
-            // ORDERING: SeqCst; as in `after_scope_change`.
-            fence(Ordering::SeqCst);
-        }
-        elsewhere(Some(record), node).for_each(|level| level.pressure().after_enter(level, record));
+        // ORDERING: SeqCst; as in `after_scope_change`.
+        fence(Ordering::SeqCst);
+        elsewhere(Some(record), node).for_each(|level| level.pressure().after_enter(record));
     }
 }
 
-/// The scope of the thread of `record` has changed while a stall lasts on some thread.
+/// The scope of the thread of `record` has changed while some thread is stalled.
 #[cold]
 #[inline(never)]
 pub(crate) fn after_scope_change(
@@ -276,10 +207,10 @@ pub(crate) fn after_scope_change(
     }
     let is_left = |level: &&'static Node| after.is_none_or(|after| !after.is_within(level));
     for level in before.into_iter().flat_map(levels).take_while(is_left) {
-        level.pressure().after_leave(level, record);
+        level.pressure().after_leave(record);
     }
     for level in after.into_iter().flat_map(levels) {
-        level.pressure().after_enter(level, record);
+        level.pressure().after_enter(record);
     }
 }
 
@@ -292,5 +223,6 @@ pub(crate) fn release(node: &'static Node) {
     let abandoned = node.pressure().abandon(now);
     if abandoned > 0 {
         levels(node).skip(1).for_each(|level| level.pressure().end(abandoned, now, None));
+        record::unwatch(abandoned);
     }
 }

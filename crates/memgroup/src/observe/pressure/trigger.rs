@@ -29,76 +29,34 @@ use crate::observe::wait::tasks::{TaskWait, WaitEnded};
 use crate::observe::wait::{WaitKind, Wake};
 use crate::tree::handle::Group;
 
-/// The windows that the kernel accepts.
-const WINDOW: core::ops::RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(10);
-
-/// One of the two lines of a [`Pressure`](crate::Pressure).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PressureKind {
-    /// At least one thread is stalled.
-    Some,
-    /// At least one thread is stalled, and none is at work.
-    Full,
-}
+/// The windows that the kernel accepts, in microseconds.
+const WINDOW: core::ops::RangeInclusive<u64> = 500_000..=10_000_000;
 
 /// The condition of a pressure trigger: a line that is on for so long within a window.
 ///
-/// Its text is that of `memory.pressure`: the line, the stall and the window in microseconds.
+/// Its text is that of `memory.pressure`: the line, the stall and the window in microseconds. The window is 500 ms to 10 s, and
+/// the stall 1 us to the window.
 ///
 /// ```
-/// # use memgroup::{PressureKind, PressureTrigger};
-/// # use std::time::Duration;
-/// let (stall, window) = (Duration::from_millis(150), Duration::from_secs(1));
-/// let trigger = PressureTrigger::new(PressureKind::Some, stall, window).unwrap();
-/// assert_eq!(trigger, "some 150000 1000000".parse().unwrap());
+/// # use memgroup::PressureTrigger;
+/// let trigger: PressureTrigger = "some 150000 1000000".parse()?;
 /// assert_eq!(trigger.to_string(), "some 150000 1000000");
+/// # Ok::<(), memgroup::TriggerError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PressureTrigger {
-    kind: PressureKind,
-    stall: Duration,
-    window: Duration,
+    is_of_full: bool,
+    stall_us: u64,
+    window_us: u64,
 }
 
 impl PressureTrigger {
-    /// A trigger that fires when the line of this kind was on for `stall` within `window`.
-    ///
-    /// # Errors
-    /// The window is not 500 ms to 10 s, or the stall is not 1 us to the window.
-    pub fn new(
-        kind: PressureKind,
-        stall: Duration,
-        window: Duration,
-    ) -> Result<PressureTrigger, TriggerError> {
-        if !WINDOW.contains(&window) {
-            return Err(TriggerError::Window { window });
-        }
-        if !(Duration::from_micros(1)..=window).contains(&stall) {
-            return Err(TriggerError::Stall { stall, window });
-        }
-        Ok(PressureTrigger { kind, stall, window })
-    }
-
-    /// The line that it watches.
-    pub fn kind(&self) -> PressureKind {
-        self.kind
-    }
-
-    /// The stall at which it fires.
-    pub fn stall(&self) -> Duration {
-        self.stall
-    }
-
-    /// The window within which the stall counts.
-    pub fn window(&self) -> Duration {
-        self.window
-    }
-
     fn progress(&self, seen: &Seen) -> Progress {
-        match self.kind {
-            PressureKind::Some => seen.some,
-            PressureKind::Full => seen.full,
-        }
+        if self.is_of_full { seen.full } else { seen.some }
+    }
+
+    fn window_nanos(&self) -> u64 {
+        self.window_us * 1000
     }
 }
 
@@ -106,80 +64,55 @@ impl FromStr for PressureTrigger {
     type Err = TriggerError;
 
     fn from_str(text: &str) -> Result<PressureTrigger, TriggerError> {
-        let syntax = |reason| TriggerError::Syntax { text: start(text), reason };
-        let mut words = text.split_ascii_whitespace();
-        let (Some(kind), Some(stall), Some(window), None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return Err(syntax("it has not three words"));
-        };
-        let kind = match kind {
-            "some" => PressureKind::Some,
-            "full" => PressureKind::Full,
-            _ => return Err(syntax("it begins neither with some nor with full")),
+        let error = |reason| TriggerError { text: start(text), reason };
+        let words: Vec<&str> = text.split_ascii_whitespace().take(4).collect();
+        let [line, stall, window] = words[..] else { return Err(error("it does not have three words")) };
+        let is_of_full = match line {
+            "some" => false,
+            "full" => true,
+            _ => return Err(error("it begins neither with some nor with full")),
         };
         let micros = |word: &str| {
             let is_digits = word.bytes().all(|byte| byte.is_ascii_digit());
             let number = word.parse().ok().filter(|_| is_digits);
-            number.map(Duration::from_micros).ok_or(syntax("the stall and the window are not whole numbers"))
+            number.ok_or(error("the stall and the window are not whole numbers"))
         };
-        PressureTrigger::new(kind, micros(stall)?, micros(window)?)
+        let (stall_us, window_us) = (micros(stall)?, micros(window)?);
+        if !WINDOW.contains(&window_us) {
+            return Err(error("its window is not 500 ms to 10 s"));
+        }
+        if !(1..=window_us).contains(&stall_us) {
+            return Err(error("its stall is not 1 us to its window"));
+        }
+        Ok(PressureTrigger { is_of_full, stall_us, window_us })
     }
 }
 
 impl fmt::Display for PressureTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            PressureKind::Some => "some",
-            PressureKind::Full => "full",
-        };
-        write!(f, "{kind} {} {}", self.stall.as_micros(), self.window.as_micros())
+        let line = if self.is_of_full { "full" } else { "some" };
+        write!(f, "{line} {} {}", self.stall_us, self.window_us)
     }
 }
 
-/// The reason why a [`PressureTrigger`] was not made.
+/// The reason why a text is no [`PressureTrigger`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum TriggerError {
-    /// The text does not have the form of a trigger.
-    Syntax {
-        /// The beginning of the text.
-        text: String,
-        /// The part that is wrong.
-        reason: &'static str,
-    },
-    /// The window is not 500 ms to 10 s.
-    Window {
-        /// The window as given.
-        window: Duration,
-    },
-    /// The stall is not 1 us to the window.
-    Stall {
-        /// The stall as given.
-        stall: Duration,
-        /// The window as given.
-        window: Duration,
-    },
+pub struct TriggerError {
+    /// The beginning of the text.
+    pub text: String,
+    /// The part that is wrong.
+    pub reason: &'static str,
 }
 
 impl fmt::Display for TriggerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TriggerError::Syntax { text, reason } => write!(
-                f,
-                "read the pressure trigger {text:?}: {reason}; \
-                 write it as some 150000 1000000: the line, the stall and the window in microseconds"
-            ),
-            TriggerError::Window { window } => {
-                write!(f, "make a pressure trigger with a window of {window:?}: it is not 500ms to 10s")
-            }
-            TriggerError::Stall { stall, window } => {
-                write!(
-                    f,
-                    "make a pressure trigger with a stall of {stall:?}: it is not 1µs to its window, {window:?}"
-                )
-            }
-        }
+        let TriggerError { text, reason } = self;
+        write!(
+            f,
+            "read the pressure trigger {text:?}: {reason}; \
+             write it as some 150000 1000000: the line, the stall and the window in microseconds"
+        )
     }
 }
 
@@ -201,10 +134,6 @@ struct State {
     dozes: bool,
 }
 
-fn nanos(duration: Duration) -> u64 {
-    duration.as_nanos() as u64
-}
-
 impl State {
     /// The stall that counts towards the next firing: that in the window, less the stall for which it fired.
     fn growth(&self) -> u64 {
@@ -214,8 +143,8 @@ impl State {
 
     /// The earliest moment at which it could fire, if the line is on from now.
     fn earliest(&self, trigger: &PressureTrigger, now: u64) -> u64 {
-        let lacks = nanos(trigger.stall).saturating_sub(self.growth());
-        let again = self.fired.map_or(0, |(at, _)| at + nanos(trigger.window));
+        let lacks = (trigger.stall_us * 1000).saturating_sub(self.growth());
+        let again = self.fired.map_or(0, |(at, _)| at + trigger.window_nanos());
         (now + lacks).max(again)
     }
 
@@ -232,7 +161,7 @@ impl State {
 
 impl TriggerState {
     fn new(trigger: PressureTrigger, seen: &Seen) -> TriggerState {
-        let window = Window::new(nanos(trigger.window), seen.now, trigger.progress(seen).total_nanos);
+        let window = Window::new(trigger.window_nanos(), seen.now, trigger.progress(seen).total_nanos);
         let state = State { window, fired: None, is_due: false, dozes: false };
         TriggerState { trigger, state: Mutex::new(state) }
     }
@@ -259,7 +188,7 @@ impl TriggerState {
             return None;
         }
         let left = state.earliest(&self.trigger, seen.now).saturating_sub(seen.now);
-        Some(Duration::from_nanos(left).max(self.trigger.window / 50))
+        Some(Duration::from_nanos(left.max(self.trigger.window_nanos() / 50)))
     }
 }
 
@@ -275,19 +204,9 @@ pub struct PressureWatch {
 impl PressureWatch {
     pub(crate) fn new(group: &Group, trigger: PressureTrigger) -> PressureWatch {
         let meter = group.node().pressure();
-        let state = Arc::new(TriggerState::new(trigger, &meter.seen(group.node())));
+        let state = Arc::new(TriggerState::new(trigger, &meter.seen()));
         meter.add(Arc::clone(&state));
         PressureWatch { group: group.clone(), state }
-    }
-
-    /// Its group.
-    pub fn group(&self) -> &Group {
-        &self.group
-    }
-
-    /// Its trigger.
-    pub fn trigger(&self) -> PressureTrigger {
-        self.state.trigger
     }
 
     /// Whether the trigger has fired, for the caller alone. As an error, for how long it may sleep before it looks again; `None`: until a stall
@@ -295,7 +214,7 @@ impl PressureWatch {
     fn look(&self) -> Result<(), Option<Duration>> {
         let node = self.group.node();
         loop {
-            let seen = node.pressure().seen(node);
+            let seen = node.pressure().seen();
             interleave::point();
             let mut state = self.state.state.lock();
             state.see(&self.state.trigger, &seen);
@@ -408,11 +327,6 @@ impl Fired<'_> {
         self.wait.set_deadline(deadline.into());
         self
     }
-
-    /// Until when it waits; `None` for a wait without end.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.wait.deadline()
-    }
 }
 
 impl Future for Fired<'_> {
@@ -427,7 +341,7 @@ impl Future for Fired<'_> {
 
 impl fmt::Debug for Fired<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fired").field("watch", self.watch).field("deadline", &self.deadline()).finish()
+        f.debug_struct("Fired").field("watch", self.watch).finish_non_exhaustive()
     }
 }
 

@@ -123,30 +123,26 @@ fn lets_a_waiter_sleep_until_it_could_fire() {
 #[test]
 fn refuses_texts_and_ranges_that_are_no_trigger() {
     let cases = [
-        ("", "it has not three words"),
-        ("some", "it has not three words"),
-        ("some 150000 1000000 7", "it has not three words"),
+        ("", "it does not have three words"),
+        ("some", "it does not have three words"),
+        ("some 150000 1000000 7", "it does not have three words"),
         ("most 150000 1000000", "it begins neither with some nor with full"),
         ("SOME 150000 1000000", "it begins neither with some nor with full"),
         ("some -5 1000000", "the stall and the window are not whole numbers"),
         ("some +5 1000000", "the stall and the window are not whole numbers"),
         ("some 1.5 1000000", "the stall and the window are not whole numbers"),
         ("some 150000 99999999999999999999999", "the stall and the window are not whole numbers"),
-        ("some 150000 499999", "a window of 499.999ms: it is not 500ms to 10s"),
-        ("full 150000 10000001", "a window of 10.000001s: it is not 500ms to 10s"),
-        ("some 18446744073709551615 18446744073709551615", "a window of 18446744073709.551615s"),
-        ("some 0 1000000", "a stall of 0ns: it is not 1µs to its window, 1s"),
-        ("full 1000001 1000000", "a stall of 1.000001s: it is not 1µs to its window, 1s"),
-        ("some\u{a0}150000 1000000", "it has not three words"),
+        ("some 150000 499999", "its window is not 500 ms to 10 s"),
+        ("full 150000 10000001", "its window is not 500 ms to 10 s"),
+        ("some 18446744073709551615 18446744073709551615", "its window is not 500 ms to 10 s"),
+        ("some 0 1000000", "its stall is not 1 us to its window"),
+        ("full 1000001 1000000", "its stall is not 1 us to its window"),
+        ("some\u{a0}150000 1000000", "it does not have three words"),
     ];
     for (text, reason) in cases {
-        let error = text.parse::<PressureTrigger>().unwrap_err();
-        assert!(error.to_string().contains(reason), "{error}");
-        if let TriggerError::Syntax { .. } = error {
-            let error = error.to_string();
-            assert!(error.starts_with(&format!("read the pressure trigger {text:?}: ")), "{error}");
-            assert!(error.ends_with("the line, the stall and the window in microseconds"), "{error}");
-        }
+        let error = text.parse::<PressureTrigger>().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("read the pressure trigger {text:?}: {reason}; ")), "{error}");
+        assert!(error.ends_with("the line, the stall and the window in microseconds"), "{error}");
     }
     let long = "x".repeat(1 << 20).parse::<PressureTrigger>().unwrap_err().to_string();
     assert!(long.len() < 300, "{} bytes", long.len());

@@ -7,7 +7,7 @@ use std::time::Instant;
 use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::{interleave, thread};
 
-use crate::observe::pressure::{self, Stall};
+use crate::observe::pressure::{self, StallGuard};
 use crate::observe::wait::list::{Entry, NONE, Target, Ticket, Waits};
 use crate::observe::wait::party::Party;
 use crate::observe::wait::{WaitKind, Wake};
@@ -25,7 +25,7 @@ pub(crate) struct Listed {
     place: Place,
     deadline: Instant,
     /// The thread is stalled meanwhile, unless it waits for events.
-    _stall: Option<Stall>,
+    _stall: Option<StallGuard<'static>>,
     here: PhantomData<*const ()>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn begin_at(
 ) -> Listed {
     let party = Party::Thread(thread::current());
     let place = Place::begin(Wait { node, at, kind, bytes, deadline, target: None, party });
-    let stall = (kind.is_for_memory()).then(|| pressure::stall_that_lasts(node));
+    let stall = (kind.is_for_memory()).then(|| pressure::stall(node));
     Listed { place, deadline, _stall: stall, here: PhantomData }
 }
 
