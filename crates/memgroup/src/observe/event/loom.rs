@@ -1,11 +1,9 @@
 //! Models of waiting for events: every interleaving of a few calls, with up to three preemptions. loom finds a waiter that is never woken. Each fault of
 //! `mutation` must make its model fail.
 
-use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
 
 use memgroup_sync::loom::thread;
 
