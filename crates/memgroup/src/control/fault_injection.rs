@@ -71,9 +71,12 @@ fn draw_at(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
     if fails { Err(ChargeError::injected(node, bytes)) } else { Ok(()) }
 }
 
-/// A group was made: an injection may cover it, or have covered the last group at this place. The caller holds the tree lock.
-pub(crate) fn created(_tree: &Tree, node: &'static Node) {
-    node.shared().injections().mark(node);
+/// A group was made: an injection may cover it if it covers the parent, or have covered the last
+/// group at this place. The caller holds the tree lock.
+pub(crate) fn created(_tree: &Tree, node: &'static Node, parent: &'static Node) {
+    if node.marks.has_injection() || parent.marks.has_injection() {
+        node.shared().injections().mark(node);
+    }
 }
 
 /// Charges fail while this lives; from [`Group::inject_failures_at`].

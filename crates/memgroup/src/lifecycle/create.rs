@@ -144,12 +144,12 @@ impl Shared {
             tree.release(id);
             return Err(GroupError::OutOfMemory { path, bytes });
         }
-        let node = self.made(id);
-        let up = Some(self.made(parent)).filter(|_| parent != ROOT || self.config.account_root());
+        let (node, above) = (self.made(id), self.made(parent));
+        let up = Some(above).filter(|_| parent != ROOT || self.config.account_root());
         begin(node, up, parent, tree.depth(id));
-        self.made(parent).gain_child();
+        above.gain_child();
         share::created(tree, node);
-        fault_injection::created(tree, node);
+        fault_injection::created(tree, node, above);
         node.pin();
         Ok(node)
     }

@@ -45,14 +45,13 @@ impl Shared {
     /// Removes a group without children, frees the tree lock, and tells the group's callbacks.
     fn remove_held(&'static self, mut tree: MutexGuard<'_, Tree>, node: &'static Node) {
         let farewell = take_offline(&mut tree, node);
-        // A group below the one that the caller removes is held by nothing else. The drop releases
-        // it.
-        let held = Group::pinned(node);
+        // A group below the one that the caller removes is held by nothing else.
+        node.pin_inner();
         let due = maintenance::is_due(self, &tree);
         drop(tree);
         // Tasks are woken without the lock.
         waiters::removed(node);
-        drop(held);
+        aftermath::unpin(node);
         if let Some(farewell) = farewell {
             farewell.tell();
         }

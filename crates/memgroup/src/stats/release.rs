@@ -19,7 +19,6 @@ use memgroup_sync::{grace, interleave};
 use crate::base::id::TOP;
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::builtin::{MEMORY, memory};
-use crate::state::stats::flushed::FlushedStats;
 use crate::state::stats::store::StatEntry;
 use crate::state::stats::update_tree::UpdateTree;
 use crate::stock::listed;
@@ -90,7 +89,6 @@ impl DeferredReleases {
 
 /// Whether all values were moved; else the first update tree that another thread flushes.
 fn try_move(node: &'static Node) -> Result<(), &'static UpdateTree> {
-    node.entries().for_each(prefetch);
     match node.shared().statistics.shared_tree() {
         Some(updates) => try_move_within(node, node.entries(), updates)?,
         None => node
@@ -108,6 +106,10 @@ fn try_move_within(
     entries: impl Iterator<Item = &'static StatEntry> + Clone,
     updates: &'static UpdateTree,
 ) -> Result<(), &'static UpdateTree> {
+    if entries.clone().all(StatEntry::is_unused) {
+        return Ok(());
+    }
+    entries.clone().for_each(prefetch);
     let turn = updates.try_lock();
     if turn.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
         return Err(updates);
@@ -129,57 +131,78 @@ fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
     entry.mark().marked_rows(entry.store().misses_row() + 1)
 }
 
-/// Prefetches lines of a group that may have been idle for long, so that they are fetched together.
+/// Prefetches lines of a record that may have been idle for long, so that they are fetched together.
 fn prefetch(entry: &'static StatEntry) {
     const ROWS: usize = 2;
-    let mut slots = entry.mark().marked_rows(entry.store().base_row()).take(ROWS).peekable();
-    if slots.peek().is_some() {
-        entry.prefetch(&grace::enter(), slots);
+    if entry.record.is_linked() {
+        let section = grace::enter();
+        let slots = entry.mark().marked_rows(entry.store().base_row()).take(ROWS);
+        slots.for_each(|slot| entry.record.prefetch_words(&section, slot));
+    }
+}
+
+/// Values on their way from a released group to its ancestors. Most groups leave a few at most, so
+/// there is room for a few, and more go in several steps.
+struct Rest {
+    entry: &'static StatEntry,
+    node: &'static Node,
+    values: [(usize, i64); 8],
+    count: usize,
+}
+
+impl Rest {
+    fn add(&mut self, index: usize, value: i64) {
+        if self.count == self.values.len() {
+            self.give();
+        }
+        self.values[self.count] = (index, value);
+        self.count += 1;
+    }
+
+    /// Adds the values to the totals of all ancestors.
+    fn give(&mut self) {
+        let values = &self.values[..std::mem::take(&mut self.count)];
+        if values.is_empty() {
+            return;
+        }
+        let mut above = self.node.parent();
+        while let Some(level) = above {
+            let Some(entry) = level.find_entry(self.entry.store().number) else { return };
+            entry.flushed().add_to_totals(values);
+            above = level.parent();
+        }
     }
 }
 
 /// Whether there was a mark, which the caller clears.
 fn move_entry(entry: &'static StatEntry, node: &'static Node) -> bool {
     let Some(flushed) = entry.find_flushed() else { return false };
-    let mut rows = marked_rows(entry).peekable();
-    if rows.peek().is_none() {
-        // Nothing was added since the last flush, which has brought the rest up.
-        flushed.reset();
-        return false;
-    }
+    let mut rest = Rest { entry, node, values: [(0, 0); 8], count: 0 };
+    let mut is_marked = false;
     let section = grace::enter();
-    let above = std::iter::successors(node.parent(), |level| level.parent());
-    let above = above.filter_map(|level| level.find_entry(entry.store().number));
-    // On their way the values are the parent's pending ones (`flushed` I2): the group's own words may never have been written to.
-    let parent = above.clone().next().and_then(StatEntry::find_flushed);
-    let bring = |index, value| parent.iter().for_each(|parent| parent.add_pending(index, value));
-    for row in rows {
+    for row in marked_rows(entry) {
+        is_marked = true;
         if row == entry.store().base_row() {
-            flushed.take_base(bring);
+            flushed.take_base(|index, value| rest.add(index, value));
             continue;
         }
         if row == entry.store().misses_row() {
             if entry.store().number == MEMORY {
-                node.misses.take(bring);
+                node.misses.take(|index, value| rest.add(index, value));
             }
             continue;
         }
         let words = entry.record.words(&section, row).into_iter().flatten().enumerate();
         // A word that is zero stays zero (I1), so it needs no RMW as in a flush.
         for (index, word) in words.filter(|(_, word)| additive::read(word) != 0) {
-            bring(index, additive::take(word));
+            rest.add(index, additive::take(word));
         }
         if entry.store().number == MEMORY {
             let charges = listed::harvest(node, row).unwrap_or(0);
-            bring(memory::CHARGES.index(), charges as i64);
+            rest.add(memory::CHARGES.index(), charges as i64);
         }
     }
-    if let Some(parent) = parent.filter(FlushedStats::has_pending) {
-        for entry in above {
-            entry.find_flushed().into_iter().for_each(|flushed| flushed.add_pending_of(parent));
-        }
-        parent.clear_pending();
-    }
+    rest.give();
     flushed.reset();
-    true
+    is_marked
 }

@@ -1,10 +1,9 @@
 //! Entries: the places of the tree, in chunks that go when no place of them has a group or memory.
 
-use std::collections::BTreeMap;
-
 use crate::base::id::{NodeId, TOP};
 use crate::state::config::CHUNK;
 use crate::tree::name::Name;
+use crate::tree::topology::Links;
 
 /// The state of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +48,10 @@ pub(super) struct Entry {
     /// If it is dying, the next dying group of its parent, and the one before; the first one has the last before it.
     pub(super) next_dying: NodeId,
     pub(super) previous_dying: NodeId,
-    /// Nothing where the group never had a child.
-    #[allow(clippy::box_collection, reason = "most groups have none: a word instead of an empty map")]
-    pub(super) children: Option<Box<BTreeMap<Name, NodeId>>>,
+    /// Its place among its siblings by name, and its own children by name (`topology::named`).
+    pub(super) links: Links,
+    /// How many of those children there are.
+    pub(super) named: u32,
     /// Groups below it, on all levels, that are not released: online and dying ones.
     pub(super) below: u32,
     /// Groups right below it that are large (`topology::bounds`).
@@ -76,7 +76,8 @@ impl Entry {
             first_dying: TOP,
             next_dying: TOP,
             previous_dying: TOP,
-            children: None,
+            links: [TOP; 3],
+            named: 0,
             below: 0,
             large_children: 0,
             bounds: Bounds::NONE,
@@ -87,7 +88,7 @@ impl Entry {
 
 /// The places of a tree, by their ids.
 #[derive(Default)]
-pub(super) struct Entries(Vec<Option<Box<[Entry]>>>);
+pub(super) struct Entries(Vec<Option<Box<[Entry; CHUNK as usize]>>>);
 
 impl Entries {
     /// Makes the places of the chunk in which `id` is, if there are none.
@@ -96,15 +97,15 @@ impl Entries {
         if self.0.len() <= chunk {
             self.0.resize_with(chunk + 1, || None);
         }
-        self.0[chunk].get_or_insert_with(|| (0..CHUNK).map(|_| Entry::free()).collect());
+        self.0[chunk].get_or_insert_with(|| Box::new(std::array::from_fn(|_| Entry::free())));
     }
 
     pub(super) fn find(&self, id: NodeId) -> Option<&Entry> {
-        self.0.get((id.0 / CHUNK) as usize)?.as_ref()?.get((id.0 % CHUNK) as usize)
+        Some(&self.0.get((id.0 / CHUNK) as usize)?.as_ref()?[(id.0 % CHUNK) as usize])
     }
 
     pub(super) fn find_mut(&mut self, id: NodeId) -> Option<&mut Entry> {
-        self.0.get_mut((id.0 / CHUNK) as usize)?.as_mut()?.get_mut((id.0 % CHUNK) as usize)
+        Some(&mut self.0.get_mut((id.0 / CHUNK) as usize)?.as_mut()?[(id.0 % CHUNK) as usize])
     }
 
     /// Frees a chunk of free places.

@@ -1,8 +1,5 @@
 //! Names of groups and paths of names.
 
-use core::borrow::Borrow;
-use core::cmp::Ordering;
-
 use crate::base::error::GroupError;
 
 /// The longest name, in bytes, as a directory's on Linux.
@@ -12,7 +9,7 @@ pub(crate) const NAME_MAX: usize = 255;
 const SHORT_MAX: usize = 22;
 
 /// The name of a group. A short one takes no memory beyond this value.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Name {
     Short { length: u8, bytes: [u8; SHORT_MAX] },
     Long(Box<str>),
@@ -34,7 +31,8 @@ impl Name {
         core::str::from_utf8(self.as_bytes()).expect("a name is made of a str")
     }
 
-    fn as_bytes(&self) -> &[u8] {
+    /// Names are in the order of their bytes, which is that of `str`.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         match self {
             Name::Short { length, bytes } => &bytes[..usize::from(*length)],
             Name::Long(name) => name.as_bytes(),
@@ -42,36 +40,21 @@ impl Name {
     }
 }
 
-/// Names are in the order of their bytes, which is that of `str`.
-impl Borrow<[u8]> for Name {
-    fn borrow(&self) -> &[u8] {
-        self.as_bytes()
+/// Which bytes are plain characters: digits, letters, `-` and `_`.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let at = byte as u8;
+        plain[byte] = at.is_ascii_alphanumeric() || at == b'-' || at == b'_';
+        byte += 1;
     }
-}
+    plain
+};
 
-impl Ord for Name {
-    fn cmp(&self, other: &Name) -> Ordering {
-        self.as_bytes().cmp(other.as_bytes())
-    }
-}
-
-impl PartialOrd for Name {
-    fn partial_cmp(&self, other: &Name) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Name {
-    fn eq(&self, other: &Name) -> bool {
-        self.as_bytes() == other.as_bytes()
-    }
-}
-
-impl Eq for Name {}
-
-/// Whether all characters of the name are plain ones, as they mostly are.
+/// Returns whether all characters of the name are plain ones, as they mostly are.
 fn is_plain(name: &str) -> bool {
-    name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_'))
+    name.bytes().all(|byte| PLAIN[usize::from(byte)])
 }
 
 /// Checks one name; the error repeats it and names the fault.
@@ -151,7 +134,11 @@ mod tests {
         for one in &texts {
             assert_eq!(Name::new(one).as_str(), one);
             for other in &texts {
-                assert_eq!(Name::new(one).cmp(&Name::new(other)), one.cmp(other), "{one} and {other}");
+                assert_eq!(
+                    Name::new(one).as_bytes().cmp(Name::new(other).as_bytes()),
+                    one.cmp(other),
+                    "{one} and {other}"
+                );
             }
         }
         assert_eq!(size_of::<Name>(), 24);

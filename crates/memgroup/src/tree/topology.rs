@@ -15,7 +15,6 @@
 //!   once.
 //! - I3. Walking a subtree allocates nothing: it may happen inside an allocator.
 
-use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use memgroup_sync::atomic::Ordering;
@@ -30,8 +29,11 @@ use crate::tree::name::{self, Name};
 mod bounds;
 mod closing;
 mod dying;
+mod named;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
+
+pub(super) use named::Links;
 
 /// The root's place.
 pub(crate) const ROOT: NodeId = NodeId(0);
@@ -56,6 +58,8 @@ pub(crate) struct Noted {
 /// The tree of one hierarchy.
 pub(crate) struct Tree {
     entries: Entries,
+    /// The seed of the ranks (`named`).
+    seed: u64,
     /// The beginning of the tree's clock.
     began: Instant,
     /// Places ever made.
@@ -85,6 +89,7 @@ impl Tree {
     pub(crate) fn new(groups_max: u32, depth_max: u32) -> Tree {
         let mut tree = Tree {
             entries: Entries::default(),
+            seed: named::seed(),
             began: Instant::now(),
             places: 1,
             free: Vec::new(),
@@ -211,11 +216,6 @@ impl Tree {
         Ok(at)
     }
 
-    /// The online child of this name.
-    pub(crate) fn child(&self, parent: NodeId, name: &str) -> Option<NodeId> {
-        self.entry(parent).children.as_ref()?.get(name.as_bytes()).copied()
-    }
-
     /// Makes a place for a child of `parent`; the caller makes the node ready.
     pub(crate) fn create(&mut self, parent: NodeId, name: &str) -> Result<NodeId, GroupError> {
         name::check(name)?;
@@ -260,9 +260,8 @@ impl Tree {
 
     fn link(&mut self, id: NodeId) {
         let parent = self.entry(id).parent;
-        let name = self.entry(id).name.clone();
+        self.name_child(parent, id);
         let next = std::mem::replace(&mut self.entry_mut(parent).first_child, id);
-        self.entry_mut(parent).children.get_or_insert_default().insert(name, id);
         self.entry_mut(id).next_sibling = next;
         if next != TOP {
             self.entry_mut(next).previous_sibling = id;
@@ -466,19 +465,7 @@ impl Tree {
 
     /// Number of online children.
     pub(crate) fn child_count(&self, id: NodeId) -> usize {
-        self.entry(id).children.as_ref().map_or(0, |children| children.len())
-    }
-
-    /// The online children that come after the one of this name, by name; all of them without one.
-    pub(crate) fn children_after<'t>(
-        &'t self,
-        id: NodeId,
-        name: Option<&str>,
-    ) -> impl Iterator<Item = (&'t str, NodeId)> + use<'t> {
-        let from = name.map_or(Bound::Unbounded, |name| Bound::Excluded(name.as_bytes()));
-        let children = self.entry(id).children.as_ref();
-        let children = children.map(|children| children.range::<[u8], _>((from, Bound::Unbounded)));
-        children.into_iter().flatten().map(|(name, &id)| (name.as_str(), id))
+        self.entry(id).named as usize
     }
 
     /// `top` and all online groups below it, parents before children. Allocates nothing.

@@ -5,7 +5,7 @@
 //!   changed    a bit for each statistic with a pending value that is not zero
 //!   local[n]   flushed values of the group alone
 //!   total[n]   flushed values of the group and of all groups below it, released ones included
-//!   pending[n] values on their way up, while a flush or a release runs
+//!   pending[n] values on their way up, while a flush runs
 //!   base[n]    additions that found no record: one more slot, shared by all threads
 //! ```
 //!
@@ -167,8 +167,8 @@ impl FlushedStats {
         self.words[..end].iter().step_by(8).for_each(memgroup_percpu::prefetch);
     }
 
-    /// Adds to a pending value. Called by the flush or by the release that writes the values (I1).
-    pub(crate) fn add_pending(&self, index: usize, delta: i64) {
+    /// Adds to a pending value. Called by the flush that writes the values (I1).
+    fn add_pending(&self, index: usize, delta: i64) {
         add(&self.row(PENDING)[index], delta);
         let changed = &self.changed()[index / 64];
         // ORDERING: Relaxed, twice; the flush's own (I1).
@@ -190,14 +190,8 @@ impl FlushedStats {
         }
     }
 
-    /// Whether any value may be pending.
-    pub(crate) fn has_pending(&self) -> bool {
-        // ORDERING: Relaxed; the release's own (I1).
-        self.changed().iter().any(|changed| changed.load(Ordering::Relaxed) != 0)
-    }
-
     /// Sets the pending values to zero.
-    pub(crate) fn clear_pending(&self) {
+    fn clear_pending(&self) {
         // ORDERING: Relaxed; the flush's own (I1).
         self.each_pending(|_, value| value.store(0, Ordering::Relaxed));
         // ORDERING: Relaxed, as above.
@@ -206,17 +200,25 @@ impl FlushedStats {
 
     /// Moves the pending values to the group's totals and to the pending values of `parent`.
     pub(crate) fn propagate(&self, parent: Option<FlushedStats>) {
-        self.add_pending_of(*self);
+        let totals = self.row(TOTAL);
+        self.write(|| self.each_pending(|index, value| add(&totals[index], read(value))));
         if let Some(parent) = parent {
             self.each_pending(|index, value| parent.add_pending(index, read(value)));
         }
         self.clear_pending();
     }
 
-    /// Adds the pending values of `from` to the totals.
-    pub(crate) fn add_pending_of(&self, from: FlushedStats) {
+    /// Adds values that a group below left to the totals.
+    pub(crate) fn add_to_totals(&self, values: &[(usize, i64)]) {
         let totals = self.row(TOTAL);
-        self.write(|| from.each_pending(|index, value| add(&totals[index], read(value))));
+        self.write(|| values.iter().for_each(|&(index, value)| add(&totals[index], value)));
+    }
+
+    /// Returns whether all values are zero and no flush began at the group.
+    pub(crate) fn is_reset(&self) -> bool {
+        // ORDERING: Relaxed, both; a flush that wrote them was seen to be over, or there was none.
+        let sequence = self.sequence().load(Ordering::Relaxed);
+        sequence == self.words[ZERO_AT].load(Ordering::Relaxed) && self.flushed_at().is_none()
     }
 
     /// Sets all values to zero, when the place becomes free. The base words are zero already.

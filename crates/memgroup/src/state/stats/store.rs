@@ -219,6 +219,12 @@ impl StatEntry {
         FlushedStats::of(self.flushed.get(), self.find_store()?.words)
     }
 
+    /// Returns whether nothing was added to the group's statistics since they were last flushed, no
+    /// flush of them is under way, and all flushed values are zero. Nothing may be added meanwhile.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.mark().is_clean() && self.flushed().is_reset()
+    }
+
     /// Copies the group's own values into the first half of `row`, and those of its subtree into the second half.
     pub(crate) fn copy_both(&self, row: &mut [i64]) {
         let (local, subtree) = row.split_at_mut(row.len() / 2);

@@ -11,13 +11,10 @@
 //! - I1. `owners` changes under the tree lock, and only in the group's own lifetime. With the last owner the group is closed in the same hold of the
 //!   lock. So a thread that looks a path up finds a group that has an owner, or finds no group and creates one.
 
-use std::mem;
-
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::base::mutation::{self, Mutation};
 use crate::tree::entries::Phase;
-use crate::tree::name::Name;
 use crate::tree::topology::{ROOT, State, Tree};
 
 impl Tree {
@@ -40,15 +37,10 @@ impl Tree {
 
     /// Takes an online group out of the names of its parent.
     pub(super) fn unname(&mut self, id: NodeId) {
-        let entry = self.entry_mut(id);
-        if entry.phase != Phase::Online || entry.parent == TOP {
-            return;
+        let entry = self.entry(id);
+        if entry.phase == Phase::Online && entry.parent != TOP {
+            self.unname_child(entry.parent, id);
         }
-        let (parent, name) = (entry.parent, mem::replace(&mut entry.name, Name::EMPTY));
-        if let Some(children) = &mut self.entry_mut(parent).children {
-            children.remove(&name);
-        }
-        self.entry_mut(id).name = name;
     }
 
     /// The next group to remove of those below `top` and itself, which is closing; `None` if another thread has removed it.

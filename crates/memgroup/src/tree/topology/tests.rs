@@ -94,3 +94,44 @@ fn writes_as_much_of_a_path_as_there_is_room_for() {
     }
     assert_eq!((written(ROOT, 100), written(tenants, 8)), ("/".to_owned(), "/tenants".to_owned()));
 }
+
+#[test]
+fn finds_children_by_name_as_a_map_does() {
+    let mut tree = tree(2000, 2);
+    let mut expected = std::collections::BTreeMap::new();
+    let mut state = 1u64;
+    for step in 0..20_000 {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let name = format!("{:03}", (state >> 33) % 700);
+        match expected.remove(&name) {
+            None => _ = expected.insert(name.clone(), tree.create(ROOT, &name).unwrap()),
+            Some(id) => {
+                assert_eq!(tree.child(ROOT, &name), Some(id));
+                tree.retire(id);
+                tree.release(id);
+                assert_eq!(tree.child(ROOT, &name), None);
+            }
+        }
+        assert_eq!(tree.child_count(ROOT), expected.len());
+        if step % 100 == 0 {
+            let of = |after: Option<&str>| {
+                let children = tree.children_after(ROOT, after);
+                children.map(|(name, id)| (name.to_owned(), id)).collect::<Vec<_>>()
+            };
+            let whole: Vec<_> = expected.iter().map(|(name, &id)| (name.clone(), id)).collect();
+            assert_eq!(of(None), whole);
+            let after = whole.partition_point(|(other, _)| *other <= name);
+            assert_eq!(of(Some(&name)), whole[after..]);
+        }
+    }
+}
+
+#[test]
+fn children_in_the_order_of_their_names_make_no_deep_tree() {
+    let mut tree = tree(20_001, 2);
+    for number in 0..20_000 {
+        tree.create(ROOT, &format!("{number:05}")).unwrap();
+    }
+    // A balanced tree has 15 levels. One in ten thousand treaps of this size has more than 50.
+    assert!(tree.levels_of_names(ROOT) <= 60);
+}
