@@ -25,7 +25,7 @@ use memgroup_sync::atomic::{AtomicU64, Ordering};
 use crate::tree::error::ChargeError;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
@@ -170,7 +170,7 @@ impl Group {
 
 impl Part for Injections {}
 
-static INJECTIONS: Key<Injections> = Key::new(9, Injections::default);
+static INJECTIONS: Key<HierarchyPart, Injections> = Key::new(HierarchyPart::Injections, Injections::default);
 
 impl Shared {
     /// The injections of failures.

@@ -5,7 +5,7 @@ use memgroup_sync::grace::Lent;
 
 use crate::state::counter::Counter;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{Key, NodePart, Part};
 
 /// The readers of one group's peak that have been reset at least once.
 pub(crate) struct Readers(Mutex<Stored>);
@@ -56,7 +56,7 @@ impl Readers {
 
 impl Part for Readers {}
 
-static READERS: Key<Readers> = Key::new(6, Readers::new);
+static READERS: Key<NodePart, Readers> = Key::new(NodePart::PeakReaders, Readers::new);
 
 impl Node {
     /// Returns the readers of the group's peak.

@@ -18,7 +18,7 @@ use crate::base::panic;
 use crate::counter::events::Events;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{Key, NodePart, Part};
 
 /// The figures of a group when it was removed; from [`Group::on_end`].
 ///
@@ -94,7 +94,7 @@ struct Callbacks(Mutex<Option<Box<Callback>>>);
 
 impl Part for Callbacks {}
 
-static CALLBACKS: Key<Callbacks> = Key::new(8, || Callbacks(Mutex::new(None)));
+static CALLBACKS: Key<NodePart, Callbacks> = Key::new(NodePart::Callbacks, || Callbacks(Mutex::new(None)));
 
 /// Callbacks for the end of a removed group. The remover calls them when it holds no lock.
 #[must_use = "the callbacks are to be told"]

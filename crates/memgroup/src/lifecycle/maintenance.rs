@@ -32,7 +32,7 @@ use crate::lifecycle::pace::Pace;
 use crate::lifecycle::{memory, records};
 use crate::state::stats::store::StatStore;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
@@ -171,7 +171,7 @@ pub(crate) struct Steps {
     move_left: u64,
 }
 
-static UPKEEP: Key<Upkeep> = Key::new(6, Upkeep::new);
+static UPKEEP: Key<HierarchyPart, Upkeep> = Key::new(HierarchyPart::Upkeep, Upkeep::new);
 
 impl Upkeep {
     fn new() -> Upkeep {

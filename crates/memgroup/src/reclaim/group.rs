@@ -26,7 +26,7 @@ use crate::reclaim::bitmap::{CLASSES, SummaryBitmap, Unmarked};
 use crate::reclaim::entry::ShrinkerEntry;
 use crate::reclaim::slot::SlotState;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{Key, Part, PlacePart};
 
 /// In `number`: the group has none.
 const NONE: u32 = u32::MAX;
@@ -227,7 +227,7 @@ pub(crate) fn child_at(
 
 impl Part for GroupShrinkers {}
 
-static GROUP_SHRINKERS: Key<GroupShrinkers> = Key::new(9, GroupShrinkers::new);
+static GROUP_SHRINKERS: Key<PlacePart, GroupShrinkers> = Key::new(PlacePart::Shrinkers, GroupShrinkers::new);
 
 impl Node {
     /// The shrinkers of the group and of the groups below it; `None` if there never was one.

@@ -36,7 +36,7 @@ use crate::reclaim::shrinker::{Quarantine, Shrinker, ShrinkerConfig};
 use crate::reclaim::slot::SlotState;
 use crate::tree::handle::{Group, Hierarchy};
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
 
 /// The class of a slot before its shrinker was counted: the largest, so that it is asked soon.
@@ -412,7 +412,7 @@ impl GroupShrinker {
 
 impl Part for Registry {}
 
-static SHRINKERS: Key<Registry> = Key::new(1, Registry::new);
+static SHRINKERS: Key<HierarchyPart, Registry> = Key::new(HierarchyPart::Shrinkers, Registry::new);
 
 impl Shared {
     /// The registered shrinkers.

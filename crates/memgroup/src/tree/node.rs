@@ -38,7 +38,7 @@ use crate::state::stats::store::{StatEntry, StatStore};
 use crate::state::waiting::{QueueWords, Waiting};
 use crate::tree::holders::Holders;
 use crate::tree::marks::Marks;
-use crate::tree::parts::{Key, Part, Parts};
+use crate::tree::parts::{Key, NodePart, NodeParts, Part, PlacePart, PlaceParts};
 use crate::tree::shared::Shared;
 
 erasable! {
@@ -63,9 +63,9 @@ erasable! {
         /// How many bypasses of the stock are on.
         bypasses: AtomicU32,
         /// The parts that go with the node.
-        parts: Published<Parts>,
+        parts: Published<NodeParts>,
         /// The parts that walks refer to without a section. They stay with the place for ever.
-        kept: AtomicRef<Parts>,
+        kept: AtomicRef<PlaceParts>,
         pub(crate) counter: Counter,
         /// The group's place in the statistics of each of the first subsystems.
         pub(crate) stats: [StatEntry; STATS_WITHIN],
@@ -207,7 +207,7 @@ impl Node {
     }
 
     /// A part of the group, which is made if it has none yet.
-    pub(crate) fn part<T: Part>(&self, key: &Key<T>) -> Lent<'_, T> {
+    pub(crate) fn part<T: Part>(&self, key: &Key<NodePart, T>) -> Lent<'_, T> {
         loop {
             if let Some(parts) = self.parts.lend() {
                 return parts.map(|parts| parts.get(key));
@@ -219,7 +219,7 @@ impl Node {
     #[cold]
     fn make_parts(&self) {
         let _inside = depth::enter();
-        let made = Box::new(Parts::new());
+        let made = Box::new(NodeParts::new());
         let _one_at_a_time = self.shared().making_parts.lock();
         if self.parts.lend().is_none() {
             let before = self.parts.publish(made);
@@ -229,20 +229,20 @@ impl Node {
 
     /// A part of the group, if it has it.
     #[inline]
-    pub(crate) fn find_part<T: Part>(&self, key: &Key<T>) -> Option<Lent<'_, T>> {
+    pub(crate) fn find_part<T: Part>(&self, key: &Key<NodePart, T>) -> Option<Lent<'_, T>> {
         self.parts.lend()?.find(|parts| parts.find(key))
     }
 
     /// A part that stays with the place for ever. It is made if there is none yet.
-    pub(crate) fn kept_part<T: Part>(&self, key: &Key<T>) -> &'static T {
+    pub(crate) fn kept_part<T: Part>(&self, key: &Key<PlacePart, T>) -> &'static T {
         self.kept_parts().unwrap_or_else(|| self.make_kept()).get(key)
     }
 
     #[cold]
-    fn make_kept(&self) -> &'static Parts {
+    fn make_kept(&self) -> &'static PlaceParts {
         let _one_at_a_time = self.shared().making_parts.lock();
         self.kept_parts().unwrap_or_else(|| {
-            let made: &'static Parts = memgroup_sync::keep(Box::new(Parts::new()));
+            let made: &'static PlaceParts = memgroup_sync::keep(Box::new(PlaceParts::new()));
             self.keep_parts(made);
             made
         })
@@ -250,24 +250,24 @@ impl Node {
 
     /// A part that stays with the place, if there is one.
     #[inline]
-    pub(crate) fn find_kept<T: Part>(&self, key: &Key<T>) -> Option<&'static T> {
+    pub(crate) fn find_kept<T: Part>(&self, key: &Key<PlacePart, T>) -> Option<&'static T> {
         self.kept_parts()?.find(key)
     }
 
     /// All parts that stay with the place.
-    pub(crate) fn kept_parts(&self) -> Option<&'static Parts> {
+    pub(crate) fn kept_parts(&self) -> Option<&'static PlaceParts> {
         // ORDERING: Acquire; pairs with the Release in `keep_parts`.
         self.kept.load(Ordering::Acquire)
     }
 
     /// Gives it the parts that stay with its place.
-    pub(crate) fn keep_parts(&self, parts: &'static Parts) {
+    pub(crate) fn keep_parts(&self, parts: &'static PlaceParts) {
         // ORDERING: Release; a thread that finds the parts finds them whole.
         self.kept.store(Some(parts), Ordering::Release);
     }
 
     /// Takes away the parts that go with the node. The caller holds the tree lock and the place is free.
-    pub(crate) fn withdraw_parts(&self) -> Option<Withdrawn<Parts>> {
+    pub(crate) fn withdraw_parts(&self) -> Option<Withdrawn<NodeParts>> {
         self.parts.withdraw()
     }
 

@@ -38,7 +38,7 @@ use crate::state::stats::registry::Registry;
 use crate::state::stats::store::{StatStore, ValuesChunk};
 use crate::state::stock_word::LARGEST_CAP;
 use crate::tree::node::{CHUNK_NODES, MoreEntries, Node, NodeChunk, RareWords, STATS_WITHIN};
-use crate::tree::parts::Parts;
+use crate::tree::parts::{HierarchyParts, NodeParts, PlaceParts};
 use crate::tree::topology::{ROOT, State, Tree};
 
 /// The memory of nodes, of all hierarchies.
@@ -54,9 +54,9 @@ struct OwnedNodes {
     /// Chunks that were taken out of the table, until a grace period has passed.
     limbo: Limbo<RetiredPlaces>,
     /// Parts that went with their nodes, until a grace period has passed.
-    parts: DeferredFree<Parts>,
+    parts: DeferredFree<NodeParts>,
     /// Parts that stay with places without a node.
-    kept: BTreeMap<NodeId, &'static Parts>,
+    kept: BTreeMap<NodeId, &'static PlaceParts>,
     /// What a chunk of places has already, if the system refused the rest of its memory.
     spare: Spare,
 }
@@ -190,7 +190,7 @@ pub(crate) struct Shared {
     /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
     pub(crate) highs: OnceLock<()>,
     /// The state that the layers above keep for the hierarchy.
-    pub(crate) parts: Parts,
+    pub(crate) parts: HierarchyParts,
     /// The beginning of the hierarchy's clock.
     began: Instant,
     /// The nodes of each chunk of places; nothing where no place of a chunk has a group or a record.
@@ -225,7 +225,7 @@ impl Shared {
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,
             highs: OnceLock::new(),
-            parts: Parts::new(),
+            parts: HierarchyParts::new(),
             began: Instant::now(),
             chunks: (0..config.shape().places.div_ceil(CHUNK)).map(|_| AtomicRef::none()).collect(),
             owned: Mutex::new(OwnedNodes {
@@ -417,7 +417,7 @@ impl Shared {
     /// Gives the parts of a free place back. The caller holds the tree lock.
     pub(crate) fn free_parts(&self, node: &'static Node) {
         if let Some(parts) = node.withdraw_parts() {
-            self.owned.lock().parts.retire(parts, size_of::<Parts>());
+            self.owned.lock().parts.retire(parts, size_of::<NodeParts>());
         }
     }
 

@@ -12,7 +12,7 @@ use memgroup_sync::hazard::Place;
 use crate::control::oom::hook::{Hook, domain};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{Key, Part, PlacePart};
 
 /// The score of a group that is never killed.
 pub(crate) const NEVER: i32 = -1000;
@@ -190,7 +190,7 @@ impl Part for OomState {
     }
 }
 
-static STATE: Key<OomState> = Key::new(5, OomState::new);
+static STATE: Key<PlacePart, OomState> = Key::new(PlacePart::Oom, OomState::new);
 
 impl Node {
     /// The out-of-memory state of the group, which is made if it has none yet. A charge asks for it only where there is a hook.

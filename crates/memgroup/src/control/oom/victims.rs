@@ -60,7 +60,7 @@ use crate::counter::chain;
 use crate::counter::protect::effective::effective;
 use crate::counter::share::{self, Newcomer};
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
 
 /// The groups of a hierarchy that have kill hooks.
@@ -592,7 +592,7 @@ impl Part for Victims {
     }
 }
 
-static VICTIMS: Key<Victims> = Key::new(5, Victims::new);
+static VICTIMS: Key<HierarchyPart, Victims> = Key::new(HierarchyPart::Victims, Victims::new);
 
 impl Shared {
     /// The groups that have kill hooks.

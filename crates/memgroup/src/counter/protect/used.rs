@@ -42,7 +42,7 @@ use crate::base::id::{GroupId, NodeId};
 use crate::base::limit::{BYTES_MAX, LARGEST_RESERVE};
 use crate::base::mutation::{self, Mutation};
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{HierarchyPart, Key, NodePart, Part};
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
@@ -390,7 +390,7 @@ impl Part for Used {
     }
 }
 
-static USED: Key<Used> = Key::new(1, Used::new);
+static USED: Key<NodePart, Used> = Key::new(NodePart::Used, Used::new);
 
 impl Node {
     /// Returns the group's settings and its use of them, or `None` if neither it nor a child ever
@@ -428,7 +428,8 @@ impl Protected {
 
 impl Part for Protected {}
 
-static PROTECTED: Key<Protected> = Key::new(4, || Protected(AtomicU32::new(0)));
+static PROTECTED: Key<HierarchyPart, Protected> =
+    Key::new(HierarchyPart::Protected, || Protected(AtomicU32::new(0)));
 
 impl Shared {
     /// Returns the number of groups that have a setting or give shares.

@@ -29,7 +29,7 @@ use crate::observe::pressure::tally::{Seen, Tally};
 use crate::observe::pressure::trigger::TriggerState;
 use crate::state::stalls::Stalls;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{Key, NodePart, Part};
 
 /// How often a look is repeated because the thread that it found has changed its scope meanwhile.
 const LOOKS_MOST: u32 = 8;
@@ -46,7 +46,7 @@ struct Triggers(Mutex<Vec<Arc<TriggerState>>>);
 
 impl Part for Triggers {}
 
-static TRIGGERS: Key<Triggers> = Key::new(0, || Triggers(Mutex::new(Vec::new())));
+static TRIGGERS: Key<NodePart, Triggers> = Key::new(NodePart::Triggers, || Triggers(Mutex::new(Vec::new())));
 
 /// A copy of the words that change under the lock, and the lock.
 struct State {

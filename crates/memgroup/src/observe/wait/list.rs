@@ -40,7 +40,7 @@ use crate::observe::wait::party::{Party, Wakers};
 use crate::observe::wait::{WaitKind, Wake};
 use crate::state::stats::Reach;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
 
 /// Waits for which the list allocates in advance.
@@ -443,7 +443,7 @@ impl Ticket {
 
 impl Part for Waits {}
 
-static WAITS: Key<Waits> = Key::new(2, Waits::new);
+static WAITS: Key<HierarchyPart, Waits> = Key::new(HierarchyPart::Waits, Waits::new);
 
 impl Shared {
     /// The list of waits.

@@ -34,7 +34,7 @@ use crate::observe::wait::charges::places::{CHUNK, Chunk, Slot};
 use crate::observe::wait::order::{self, Links, NONE, Places};
 pub(crate) use crate::observe::wait::party::Party;
 use crate::tree::node::Node;
-use crate::tree::parts::{Key, Part};
+use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
 
 /// Bits of a key that are the number of the wait. Those above are the weight, the heaviest first.
@@ -454,7 +454,8 @@ impl ChargeQueue {
 
 impl Part for Mutex<ChargeQueue> {}
 
-static QUEUE: Key<Mutex<ChargeQueue>> = Key::new(3, || Mutex::new(ChargeQueue::new()));
+static QUEUE: Key<HierarchyPart, Mutex<ChargeQueue>> =
+    Key::new(HierarchyPart::WaitQueue, || Mutex::new(ChargeQueue::new()));
 
 impl Shared {
     /// The charges that wait for room, and their queues.
