@@ -86,6 +86,8 @@ memgroup_sync::mutations! {
     FlushTakesUnfoundForNone,
     /// A release settles statistics while they are flushed.
     ReleaseIgnoresFlush,
+    /// A release takes marks that a flush under way has cleared for marks of nothing.
+    ReleaseLooksAtMarksAlone,
     /// A thread that has finished a flush does not check for releases that were left to it.
     FlushLeavesReleases,
     /// Values are written without the sequence that tells readers.

@@ -140,7 +140,7 @@ impl Shared {
         let id = tree.create(parent, name)?;
         if !self.make_place(tree, id) {
             let (path, bytes) = (tree.path(id), memory::stock_bytes(self) + size_of::<Node>() as u64);
-            tree.retire(id);
+            tree.retire(id, false);
             tree.release(id);
             return Err(GroupError::OutOfMemory { path, bytes });
         }

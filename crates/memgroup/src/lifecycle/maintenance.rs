@@ -390,7 +390,7 @@ fn free_ripe(shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
     while pace.goes_on() && shared.has_limbo() {
         let bytes = shared.reclaim_nodes(most, || pace.have_flushes_ended(shared));
         done.node_bytes += bytes;
-        if !pace.counts(bytes > 0) {
+        if !pace.counts_chunk(bytes > 0) {
             return;
         }
     }
@@ -403,7 +403,7 @@ fn return_pages(shared: &'static Shared, now: Instant, all: bool, pace: &Pace, d
             let most = pace.at_once(16, PAGES_HELD_MAX as usize);
             let returned = if all { arena.depopulate_now(most) } else { arena.depopulate(now, most) };
             done.pages_held_max = done.pages_held_max.max(returned.pages as u64);
-            if !pace.counts(returned.pages > 0) || !returned.more {
+            if !pace.counts_pages(returned.pages > 0) || !returned.more {
                 done.more |= returned.more;
                 break;
             }

@@ -1,7 +1,8 @@
 //! Pace: how much of a pass of maintenance is done on end.
 //!
 //! - B1. A step looks at the clock before each group, page run and batch of freed blocks. After `STEP` it begins nothing more, but it does
-//!   `PIECES_LEAST` of them: so a step gets somewhere also where its thread is interrupted. A look that finds nothing to do is no piece: on a slow
+//!   `PIECES_LEAST` of them: so a step gets somewhere also where its thread is interrupted. A chunk of nodes counts for all of them, and a run of
+//!   pages for half, because their calls of the system take the longest. A look that finds nothing to do is no piece: on a slow
 //!   machine such looks take longer than `STEP`. Calls of the allocator and of the system count.
 //! - B2. A step waits for no flush and for no grace period.
 
@@ -48,7 +49,21 @@ impl Pace {
 
     /// Counts a piece if the caller did one. Returns whether it did.
     pub(crate) fn counts(&self, did_one: bool) -> bool {
-        self.pieces.set(self.pieces.get() + u32::from(did_one));
+        self.counts_for(1, did_one)
+    }
+
+    /// Counts a chunk of nodes that went back to the system.
+    pub(crate) fn counts_chunk(&self, did_one: bool) -> bool {
+        self.counts_for(PIECES_LEAST, did_one)
+    }
+
+    /// Counts a run of pages that went back to the system.
+    pub(crate) fn counts_pages(&self, did_one: bool) -> bool {
+        self.counts_for(PIECES_LEAST / 2, did_one)
+    }
+
+    fn counts_for(&self, pieces: u32, did_one: bool) -> bool {
+        self.pieces.set(self.pieces.get() + if did_one { pieces } else { 0 });
         did_one
     }
 

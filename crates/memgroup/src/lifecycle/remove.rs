@@ -7,7 +7,7 @@ use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::control::{aftermath, held_back, protection, waiters};
 use crate::lifecycle::ended::Farewell;
-use crate::lifecycle::maintenance;
+use crate::lifecycle::{maintenance, records};
 use crate::observe::wait;
 use crate::stock::drain;
 use crate::tree::handle::{Group, Hierarchy};
@@ -106,7 +106,9 @@ fn take_offline(tree: &mut Tree, node: &'static Node) -> Option<Farewell> {
         drain::wait_returned(node);
     }
     protection::clear(tree, node);
-    Farewell::take(node, tree.retire(node.id()))
+    // None is made from here on: the group is offline.
+    let age = tree.retire(node.id(), records::has_record(node));
+    Farewell::take(node, age)
 }
 
 impl Drop for Group {

@@ -9,6 +9,8 @@
 //!   thread, or by the next that has the turn, and by no other.
 //! - I3. The values of some subsystems may have moved when the turn of another is taken. Nothing is added to them (I1), so the next try
 //!   moves the rest.
+//! - I4. A release takes no turn of a subsystem in which nothing was added to the group since its values were reset, and which no thread
+//!   flushes now: `StatEntry::is_unused` (`memgroup_percpu::Marks` E3).
 //! - E1. put into the list → try again; let go → look at the list: RMWs on the list's first. Either the second try finds the turn free, or
 //!   the thread that had it finds the group. Loom: `counts_once_in_a_flush_and_a_release`.
 

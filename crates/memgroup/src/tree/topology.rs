@@ -73,7 +73,7 @@ pub(crate) struct Tree {
     bare_in: Vec<u32>,
     in_use: u32,
     dying: u32,
-    /// Dying groups that may still have records; also some that are dying no more.
+    /// Dying groups that were removed with records; also some that are dying no more.
     departed: Vec<NodeId>,
     groups_max: u32,
     depth_max: u32,
@@ -284,9 +284,11 @@ impl Tree {
     }
 
     /// Online or Closing → Dying: out of its parent's list. Returns the group's age.
-    pub(crate) fn retire(&mut self, id: NodeId) -> Duration {
-        // Before it is dying: nodes are used again, and entries of earlier groups go.
-        self.depart(id);
+    pub(crate) fn retire(&mut self, id: NodeId, has_records: bool) -> Duration {
+        if has_records {
+            // Before it is dying: nodes are used again, and entries of earlier groups go.
+            self.depart(id);
+        }
         self.unname(id);
         let now = self.nanos();
         let (age, parent, previous, next) = {

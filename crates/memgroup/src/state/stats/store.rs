@@ -9,6 +9,7 @@ use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::Section;
 use memgroup_sync::{Chunk, ChunkPool, Erasable, FixedRef, FixedSlice, Mutex, erasable};
 
+use crate::base::mutation::{self, Mutation};
 use crate::state::config::CHUNK;
 use crate::state::stats::Reach;
 use crate::state::stats::flushed::FlushedStats;
@@ -222,7 +223,10 @@ impl StatEntry {
     /// Returns whether nothing was added to the group's statistics since they were last flushed, no
     /// flush of them is under way, and all flushed values are zero. Nothing may be added meanwhile.
     pub(crate) fn is_unused(&self) -> bool {
-        self.mark().is_clean() && self.flushed().is_reset()
+        let is_clean = self.mark().is_clean()
+            || mutation::active(Mutation::ReleaseLooksAtMarksAlone)
+                && self.mark().marked_rows(usize::MAX).next().is_none();
+        is_clean && self.flushed().is_reset()
     }
 
     /// Copies the group's own values into the first half of `row`, and those of its subtree into the second half.

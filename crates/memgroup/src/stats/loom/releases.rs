@@ -6,6 +6,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{UNIT, explore, explore_up_to};
 use crate::state::stats::builtin::{MEMORY, memory};
 use crate::stats::loom::{Reach, add, child, flush, fresh, hierarchy, total};
+use crate::stats::update;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
@@ -54,6 +55,12 @@ fn catches_a_release_that_ignores_a_flush() {
 }
 
 #[test]
+#[should_panic(expected = "a new group begins at zero")]
+fn catches_a_release_that_looks_at_marks_alone() {
+    mutation::with(Mutation::ReleaseLooksAtMarksAlone, || explore(a_flush_against_the_last_handle));
+}
+
+#[test]
 #[should_panic(expected = "the group is released")]
 fn catches_a_flush_that_leaves_releases() {
     mutation::with(Mutation::FlushLeavesReleases, || explore(a_flush_against_the_last_handle));
@@ -64,6 +71,8 @@ fn catches_a_flush_that_leaves_releases() {
 fn finishes_a_release_deferred_to_two_flushes() {
     explore_up_to(2, || {
         let (parent, group) = parent_and_removed_child();
+        // A release takes no turn of a subsystem in which nothing was added.
+        update::add(group, MEMORY, 0, 1);
         let other = thread::spawn(move || {
             let memory = parent.shared().statistics.store(MEMORY);
             drop(flush::lock(memory.updates, parent.shared()));

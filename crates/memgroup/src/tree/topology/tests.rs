@@ -29,9 +29,9 @@ fn a_walk_in_steps_misses_no_group_that_stays() {
     let (leaf, first) = (make(inner, "leaf"), make(top, "first"));
     assert_eq!(tree.subtree(top).collect::<Vec<_>>(), [top, first, inner, leaf, last]);
     // All groups at which the walk may stand are removed, and a sibling is made.
-    tree.retire(first);
-    tree.retire(leaf);
-    tree.retire(inner);
+    tree.retire(first, true);
+    tree.retire(leaf, true);
+    tree.retire(inner, true);
     tree.create(top, "new").unwrap();
     assert_eq!(
         [first, leaf, inner, last].map(|at| tree.after(at, top)),
@@ -46,14 +46,14 @@ fn the_list_of_departed_groups_grows_with_dying_ones_only() {
     let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
     for _ in 0..1000 {
         let id = make(&mut tree);
-        tree.retire(id);
+        tree.retire(id, true);
         tree.release(id);
     }
     assert!(tree.departed.len() <= 66 && tree.departed() == 0, "one place, used again and again");
     let dying: Vec<_> = (0..1000)
         .map(|_| {
             let id = make(&mut tree);
-            tree.retire(id);
+            tree.retire(id, true);
             id
         })
         .collect();
@@ -107,7 +107,7 @@ fn finds_children_by_name_as_a_map_does() {
             None => _ = expected.insert(name.clone(), tree.create(ROOT, &name).unwrap()),
             Some(id) => {
                 assert_eq!(tree.child(ROOT, &name), Some(id));
-                tree.retire(id);
+                tree.retire(id, true);
                 tree.release(id);
                 assert_eq!(tree.child(ROOT, &name), None);
             }
