@@ -3,7 +3,6 @@
 use crate::base::id::{NodeId, TOP};
 use crate::state::config::CHUNK;
 use crate::tree::name::Name;
-use crate::tree::topology::Links;
 
 /// The state of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +47,8 @@ pub(super) struct Entry {
     /// If it is dying, the next dying group of its parent, and the one before; the first one has the last before it.
     pub(super) next_dying: NodeId,
     pub(super) previous_dying: NodeId,
-    /// Its place among its siblings by name, and its own children by name (`topology::named`).
-    pub(super) links: Links,
+    /// The highest of its online children, and what hangs before and after itself among its siblings (`topology::named`).
+    pub(super) links: [NodeId; 3],
     /// How many of those children there are.
     pub(super) named: u32,
     /// Groups below it, on all levels, that are not released: online and dying ones.

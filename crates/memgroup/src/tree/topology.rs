@@ -33,8 +33,6 @@ mod named;
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests;
 
-pub(super) use named::Links;
-
 /// The root's place.
 pub(crate) const ROOT: NodeId = NodeId(0);
 

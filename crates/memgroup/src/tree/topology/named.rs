@@ -15,9 +15,6 @@ use std::mem;
 use crate::base::id::{NodeId, TOP};
 use crate::tree::topology::Tree;
 
-/// The links of a place: to the highest of its children, and to what hangs on itself.
-pub(in crate::tree) type Links = [NodeId; 3];
-
 /// A place and the position of one of its links.
 type Link = (NodeId, usize);
 
