@@ -509,7 +509,7 @@ fn next_generation() -> u64 {
 }
 
 /// Has the next group of the process get the first odd generation after `generation`.
-#[cfg(test)]
+#[cfg(all(test, not(memgroup_loom)))]
 pub(crate) fn set_generations(generation: u64) {
     // ORDERING: Relaxed, as in `next_generation`.
     GENERATIONS.store(generation & !1, Ordering::Relaxed);

@@ -139,7 +139,7 @@ impl Tree {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(memgroup_loom)))]
 impl Tree {
     /// How many links lead from a group to the lowest of its children.
     pub(super) fn levels_of_names(&self, parent: NodeId) -> usize {
