@@ -1,5 +1,6 @@
-//! The costs of per-slot memory: of an object made and dropped among 11,000 others, and of an addition to a slot's copy and to a
-//! record's word. It also measures pages given back, and marks set and collected.
+//! The costs of per-slot memory: of a record allocated and discarded among 11,000 others, and of an
+//! addition to a word that never moves and to a record's word. It also measures pages given back, and
+//! marks set and collected.
 //!
 //! ```text
 //! cargo run --release -p memgroup-percpu --example percpu_cost
@@ -17,13 +18,13 @@ mod measured {
     use std::time::Instant;
 
     use memgroup_percpu::{
-        Arena, ArenaConfig, Mark, Marks, PerCpu, Records, Scratch, SlotSource, Wait, additive,
+        ArenaConfig, Fresh, Mark, Marks, Records, Scratch, SlotSource, WordCell, Words, additive,
     };
+    use memgroup_sync::Erasable;
 
-    /// As large as the per-CPU records of one kernel group: 2,704 bytes.
-    type Record = [AtomicU64; 338];
-
-    const OBJECTS: usize = 11_000;
+    /// As many words as the per-CPU records of one kernel group: 2,704 bytes.
+    const GROUP: usize = 338;
+    const RECORDS: usize = 11_000;
     const ROUNDS: usize = 21;
 
     fn median(mut samples: Vec<f64>) -> f64 {
@@ -31,29 +32,37 @@ mod measured {
         samples[samples.len() / 2]
     }
 
-    fn arena(slots: usize) -> &'static Arena {
+    /// Records of `words` words on all of `slots` slots, with address space for [`RECORDS`].
+    fn records(slots: usize, words: usize) -> &'static Records {
         let config = ArenaConfig::new(slots).float_bytes(0);
-        Box::leak(Box::new(Arena::new(config).expect("the number of slots is within bounds")))
+        let records = Records::new(config, words).expect("the sizes are within bounds");
+        records.provide(RECORDS as u64).expect("the system has memory");
+        (0..slots).for_each(|slot| records.admit(slot));
+        Box::leak(Box::new(records))
     }
 
-    fn object<T: memgroup_percpu::PerCpuValue>(arena: &'static Arena) -> PerCpu<T> {
-        PerCpu::try_new_in(arena).expect("the system has memory")
+    /// Records without a handle, of which some were discarded.
+    fn allocated(records: &'static Records, count: usize, stays: impl Fn(usize) -> bool) -> Vec<Fresh> {
+        let all = (0..count).map(|_| records.allocate(0).expect("there is address space"));
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            all.collect::<Vec<_>>().into_iter().enumerate().partition(|(number, _)| stays(*number));
+        gone.into_iter().for_each(|(_, fresh)| records.discard(fresh));
+        kept.into_iter().map(|(_, fresh)| fresh).collect()
     }
 
-    /// Nanoseconds to make and drop an object in holes among others.
-    fn pair<T: memgroup_percpu::PerCpuValue>(slots: usize) -> f64 {
+    /// Nanoseconds to allocate and discard a record in holes among others.
+    fn pair(words: usize) -> f64 {
         const BATCH: usize = 1000;
-        let arena = arena(slots);
-        (0..slots).for_each(|slot| arena.admit(slot));
-        let mut objects: Vec<Option<PerCpu<T>>> = (0..OBJECTS).map(|_| Some(object(arena))).collect();
-        objects.iter_mut().step_by(3).for_each(|object| *object = None);
+        let records = records(2, words);
+        let others = allocated(records, RECORDS, |number| number % 3 != 0);
         let samples = (0..ROUNDS).map(|_| {
             let start = Instant::now();
-            let made: Vec<PerCpu<T>> = (0..BATCH).map(|_| object(arena)).collect();
-            drop(black_box(made));
+            assert!(allocated(records, BATCH, |_| false).is_empty());
             start.elapsed().as_nanos() as f64 / BATCH as f64
         });
-        median(samples.collect())
+        let samples = samples.collect();
+        others.into_iter().for_each(|fresh| records.discard(fresh));
+        median(samples)
     }
 
     /// Additions of one sample: so few that most samples are over before another thread gets the processor.
@@ -68,19 +77,19 @@ mod measured {
 
     /// Prints the cost of an addition, each way together with a bare one. The ways take turns, so that all see the same machine.
     fn additions() {
-        const RECORDS: usize = 64;
+        const HANDLES: usize = 64;
         const ROUNDS: usize = 401;
         let source = SlotSource::detect();
         let bare = AtomicU64::new(0);
-        let copies: PerCpu<AtomicU64> = object(arena(source.slots()));
-        let config = ArenaConfig::new(source.slots());
-        let all: &'static Records =
-            Box::leak(Box::new(Records::new(config, 4).expect("four words fit a block")));
-        (0..source.slots()).for_each(|slot| all.admit(slot));
-        let records: Vec<_> = (0..RECORDS as u32)
+        let table: &'static Words = Box::leak(Box::new(Words::new(source.slots())));
+        table.reserve(0).expect("the system has memory");
+        let cell = WordCell::zero();
+        cell.set(table, 0);
+        let all = self::records(source.slots(), 4);
+        let records: Vec<_> = (0..HANDLES as u32)
             .map(|owner| {
                 let record = all.record();
-                record.link(all.allocate(owner, Wait::May).expect("the system has memory"));
+                record.link(all.allocate(owner).expect("there is address space"));
                 record
             })
             .collect();
@@ -95,13 +104,19 @@ mod measured {
         for _ in 0..ROUNDS {
             // ORDERING: AcqRel, as an additive word; one thread.
             samples[0].push(a_turn(|_| _ = bare.fetch_add(1, Ordering::AcqRel)));
-            samples[1].push(a_turn(|_| _ = copies.get(source.current()).fetch_add(1, Ordering::AcqRel)));
+            samples[1].push(a_turn(|_| {
+                let word = cell.get(source.current()).expect("there is a word on each slot");
+                word.fetch_add(1, Ordering::AcqRel);
+            }));
             samples[2].push(a_turn(|_| add(0)));
-            samples[3].push(a_turn(|turn| add(turn % RECORDS)));
+            samples[3].push(a_turn(|turn| add(turn % HANDLES)));
         }
         // ORDERING: Relaxed; one thread.
         let added = bare.load(Ordering::Relaxed)
-            + copies.admitted().map(|(_, copy)| copy.load(Ordering::Relaxed)).sum::<u64>();
+            + (0..source.slots())
+                .filter_map(|slot| cell.get(slot))
+                .map(|copy| copy.load(Ordering::Relaxed))
+                .sum::<u64>();
         assert_eq!(added, (2 * ROUNDS * TURNS) as u64, "each addition is counted");
         let section = memgroup_percpu::grace::enter();
         let section = &section;
@@ -117,29 +132,27 @@ mod measured {
             source.slots()
         );
         println!("  to a word                              {bare:6.2} ns");
-        println!("  to this slot's copy of a PerCpu        {copy:6.2} ns   {:+.2}", copy - bare);
+        println!("  to this slot's copy of a word          {copy:6.2} ns   {:+.2}", copy - bare);
         println!("  to a word of one record                {one:6.2} ns   {:+.2}", one - bare);
-        println!("  to a word of {RECORDS} records, in turns       {many:6.2} ns   {:+.2}", many - bare);
+        println!("  to a word of {HANDLES} records, in turns       {many:6.2} ns   {:+.2}", many - bare);
     }
 
     /// Microseconds a page to give back the pages of ten of eleven records, and how many pages a call took.
     fn depopulate() -> (f64, f64) {
         let (mut samples, mut pages, mut calls) = (Vec::new(), 0, 0);
         for _ in 0..ROUNDS {
-            let arena = arena(2);
-            let mut objects: Vec<PerCpu<Record>> = (0..OBJECTS / 4).map(|_| object(arena)).collect();
-            for object in &objects {
+            let records = records(2, GROUP);
+            let fresh = allocated(records, RECORDS / 4, |_| true);
+            for (fresh, slot) in fresh.iter().flat_map(|fresh| [(fresh, 0), (fresh, 1)]) {
+                let words = (0..GROUP).filter_map(|word| records.fresh_word(fresh, slot, word));
                 // ORDERING: Relaxed; one thread.
-                object.iter().flatten().for_each(|word| word.store(1, Ordering::Relaxed));
+                words.for_each(|word| word.store(1, Ordering::Relaxed));
             }
-            let mut turn = 0;
-            objects.retain(|_| {
-                turn += 1;
-                turn % 11 == 0
-            });
+            let gone = fresh.into_iter().enumerate().filter(|(number, _)| number % 11 != 0);
+            gone.for_each(|(_, fresh)| records.discard(fresh));
             let (start, before) = (Instant::now(), pages);
             loop {
-                let done = arena.depopulate_now(64);
+                let done = records.arena().depopulate_now(64);
                 (pages, calls) = (pages + done.pages, calls + done.calls);
                 if !done.more {
                     break;
@@ -235,10 +248,10 @@ mod measured {
     }
 
     pub(crate) fn run() {
-        println!("make and drop an object among {OBJECTS}, a third of them freed; median of {ROUNDS}");
-        println!("    8 bytes, 2 slots    {:8.0} ns", pair::<AtomicU64>(2));
-        println!("  384 bytes, 2 slots    {:8.0} ns", pair::<[AtomicU64; 48]>(2));
-        println!(" 2704 bytes, 2 slots    {:8.0} ns", pair::<Record>(2));
+        println!("allocate and discard a record among {RECORDS}, a third of them gone; median of {ROUNDS}");
+        println!("    8 bytes, 2 slots    {:8.0} ns", pair(1));
+        println!("  384 bytes, 2 slots    {:8.0} ns", pair(48));
+        println!(" 2704 bytes, 2 slots    {:8.0} ns", pair(GROUP));
         additions();
         let (us, pages) = depopulate();
         println!(

@@ -10,33 +10,25 @@ pub(crate) fn places(mut word: u64) -> impl Iterator<Item = usize> + Clone {
     })
 }
 
-/// Calls `each` with the index of every word that `start..end` touches, and the mask of its bits within.
-#[inline]
-fn words(start: u32, end: u32, mut each: impl FnMut(usize, u64)) {
-    if start >= end {
-        return;
-    }
-    let (first, last) = (start / 64, (end - 1) / 64);
-    for word in first..=last {
-        let low = if word == first { u64::MAX << (start % 64) } else { u64::MAX };
-        let high = if word == last { u64::MAX >> (63 - (end - 1) % 64) } else { u64::MAX };
-        each(word as usize, low & high);
-    }
+/// Sets one bit.
+pub(crate) fn set(bits: &mut [u64], at: u32) {
+    bits[(at / 64) as usize] |= 1 << (at % 64);
 }
 
-pub(crate) fn set(bits: &mut [u64], start: u32, end: u32) {
-    words(start, end, |word, mask| bits[word] |= mask);
+/// Clears one bit; returns whether it was set.
+pub(crate) fn take(bits: &mut [u64], at: u32) -> bool {
+    let was_set = is_set(bits, at);
+    bits[(at / 64) as usize] &= !(1 << (at % 64));
+    was_set
 }
 
+/// Clears a range of bits.
 pub(crate) fn clear(bits: &mut [u64], start: u32, end: u32) {
-    words(start, end, |word, mask| bits[word] &= !mask);
-}
-
-/// How many bits of the range are set.
-pub(crate) fn count(bits: &[u64], start: u32, end: u32) -> u32 {
-    let mut sum = 0;
-    words(start, end, |word, mask| sum += (bits[word] & mask).count_ones());
-    sum
+    for word in start / 64..end.div_ceil(64) {
+        let low = u64::MAX << start.saturating_sub(word * 64);
+        let high = u64::MAX >> (64 - (end - word * 64).min(64));
+        bits[word as usize] &= !(low & high);
+    }
 }
 
 pub(crate) fn is_set(bits: &[u64], at: u32) -> bool {
@@ -92,58 +84,18 @@ pub(crate) fn end_of_previous_clear(bits: &[u64], start: u32, from: u32) -> u32 
     end_of_previous(bits, u64::MAX, start, from)
 }
 
-/// Whether `word` has `length` set bits in a row, 1 to 64.
-fn has_run(mut word: u64, length: u32) -> bool {
-    let mut reached = 1;
-    while reached < length {
-        let step = reached.min(length - reached);
-        word &= word >> step;
-        reached += step;
-    }
-    word != 0
-}
-
-/// The clear runs of a few words: at the left edge, at the right edge, and the longest.
-pub(crate) fn clear_runs(words: &[u64]) -> (u32, u32, u32) {
-    let (mut left, mut run, mut longest) = (None, 0, 0);
-    for &word in words {
-        let free = !word;
-        if free == u64::MAX {
-            run += 64;
-            continue;
-        }
-        run += free.trailing_ones();
-        left.get_or_insert(run);
-        longest = longest.max(run);
-        while longest < 64 && has_run(free, longest + 1) {
-            longest += 1;
-        }
-        run = free.leading_ones();
-    }
-    (left.unwrap_or(run), run, longest.max(run))
-}
-
 #[cfg(all(test, not(memgroup_loom)))]
 mod tests {
     use proptest::prelude::{any, prop_assert_eq, proptest};
 
     use super::*;
 
-    /// The clear runs, bit by bit.
-    fn runs_bit_by_bit(words: &[u64]) -> (u32, u32, u32) {
-        let bits: Vec<bool> = (0..words.len() as u32 * 64).map(|at| is_set(words, at)).collect();
-        let runs: Vec<usize> = bits.split(|&set| set).map(<[bool]>::len).collect();
-        let longest = runs.iter().copied().max().unwrap_or(0);
-        (runs[0] as u32, runs[runs.len() - 1] as u32, longest as u32)
-    }
-
     proptest! {
         #[test]
-        fn runs_and_searches_agree_with_a_walk_bit_by_bit(
+        fn searches_and_changes_agree_with_a_walk_bit_by_bit(
             words in proptest::array::uniform4(any::<(u64, u64, u64)>()), from in 0_u32..256, end in 0_u32..=256,
         ) {
             let words = words.map(|(a, b, c)| if c % 5 == 0 { 0 } else if c % 3 == 0 { a & b } else { a | b });
-            prop_assert_eq!(clear_runs(&words), runs_bit_by_bit(&words));
             let end = end.max(from);
             let set_from = (from..end).find(|&at| is_set(&words, at)).unwrap_or(end);
             prop_assert_eq!(next_set(&words, from, end), set_from);
@@ -153,16 +105,15 @@ mod tests {
             prop_assert_eq!(end_of_previous_set(&words, from, end), before);
             let hole = (from..end).rev().find(|&at| !is_set(&words, at)).map_or(from, |at| at + 1);
             prop_assert_eq!(end_of_previous_clear(&words, from, end), hole);
-            let counted = (from..end).filter(|&at| is_set(&words, at)).count() as u32;
-            prop_assert_eq!(count(&words, from, end), counted);
-            let (mut all, mut none) = (words, words);
-            set(&mut all, from, end);
+            let (mut one, mut none) = (words, words);
+            set(&mut one, from);
             clear(&mut none, from, end);
             for at in 0..256 {
-                let within = (from..end).contains(&at);
-                prop_assert_eq!(is_set(&all, at), within || is_set(&words, at));
-                prop_assert_eq!(is_set(&none, at), !within && is_set(&words, at));
+                prop_assert_eq!(is_set(&one, at), at == from || is_set(&words, at));
+                prop_assert_eq!(is_set(&none, at), !(from..end).contains(&at) && is_set(&words, at));
             }
+            prop_assert_eq!(take(&mut one, from), true);
+            prop_assert_eq!(is_set(&one, from), false);
         }
     }
 }

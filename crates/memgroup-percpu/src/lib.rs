@@ -9,14 +9,12 @@
 //! finds nothing, or leaks memory. The `unsafe` code rests on the following. Each `// SAFETY:`
 //! names the part of it that it uses.
 //!
-//! - **All memory is atomics.** An arena's units hold `AtomicU64` or types of [`PerCpuValue`], the
-//!   one trait that is `unsafe` to implement: zero is a value of them, they are `Sync`, and nothing
-//!   is lost if they are not dropped. So a wrong slot, or a late addition, is never a data race.
-//!   The arena itself accesses no memory of a live value: pages are backed and given back by the
-//!   system.
+//! - **All memory is atomics.** Blocks and tables hold `AtomicU64`. So a wrong slot, or a late
+//!   addition, is never a data race. The arena itself accesses no memory of a live value: the system
+//!   backs pages and takes them back.
 //! - **A unit for each slot.** The address of a copy is base + slot x stride + offset. The slot is
-//!   compared with the arena's number of slots and must be admitted, the offset is within the
-//!   block, and a block lies in one unit.
+//!   compared with the arena's number of slots and must be admitted, the offset is within the block,
+//!   and a block lies in one unit.
 //! - **One section for one access.** Flags, number of slots, number of words and base of a
 //!   [`Record`] are read within one section of [`grace`]. So they are of one owner of its cell, or
 //!   zero. The word is lent for no longer than the section.
@@ -25,8 +23,8 @@
 //!   by one thread at a time, and belongs to the same records meanwhile: also where a thread with a
 //!   block comes late to a cell that has another owner by then. A block that was linked is free
 //!   only after a grace period.
-//! - **Chunks are unmapped when nothing is left in them**: no object, no block, and no thread that
-//!   gives their pages back.
+//! - **Chunks are unmapped when nothing is left in them**: no block, and no thread that gives their
+//!   pages back.
 //! - **The system.** The area of a thread's restartable sequences has the fields that its
 //!   registered size covers. The start-up test compares each source of slots with the system's own
 //!   answer, and what a source returns is compared with the number of slots in any case.
@@ -39,10 +37,8 @@
 //!   bits        bits of words
 //!   slot        the slot that a thread is on
 //!   prefetch    hints to the processor
-//!   arena       memory with a unit for each slot
+//!   arena       equal blocks with a copy on each slot
 //!   words       one word for each place and slot, which never moves
-//!   value       types that may live in it
-//!   percpu      one object with a copy for each slot
 //!   additive    words that move while threads add to them
 //!   records     memory of records: blocks, enabled slots, the limbo
 //!   record      the handle of one record
@@ -56,16 +52,13 @@ mod marks;
 #[cfg(all(test, memgroup_loom))]
 mod models;
 mod mutation;
-mod percpu;
 mod prefetch;
 mod record;
 mod records;
 mod slot;
-mod value;
 mod words;
 
 pub use arena::alloc::Arena;
-pub use arena::block::Wait;
 pub use arena::config::{ArenaConfig, ArenaStats};
 pub use arena::depopulate::Depopulated;
 #[cfg(any(test, feature = "inject"))]
@@ -77,7 +70,6 @@ pub use marks::{Mark, MarkCell, Marks, Piece, Rows, Scratch};
 pub use memgroup_sync::grace;
 #[cfg(memgroup_loom)]
 pub use mutation::faults;
-pub use percpu::PerCpu;
 pub use prefetch::prefetch;
 pub use record::{Access, FastAccess, Record};
 pub use records::{Fresh, Records, Relocation, Unlinked};
@@ -85,5 +77,4 @@ pub use slot::detect::SlotReport;
 pub use slot::error::{SlotError, VARIABLE};
 pub use slot::number::{VirtualGuard, pin_virtual};
 pub use slot::source::{FastSlot, SlotSource};
-pub use value::PerCpuValue;
 pub use words::{WordCell, Words, WordsStats};

@@ -35,7 +35,8 @@ use memgroup_sync::grace::{self, BriefSection, Section};
 use memgroup_sync::spin::Wait;
 use memgroup_sync::{Chunk, Erasable, FixedRef, FixedU32};
 
-use crate::arena::block::{BLOCK_BYTES_MAX, Block};
+use crate::arena::chunk::Block;
+use crate::arena::page::BLOCK_BYTES_MAX;
 use crate::mutation::{Mutation, active};
 use crate::prefetch::prefetch_write;
 use crate::records::{Fresh, OTHER_RECORDS, Records, Relocation, Unlinked};
@@ -158,7 +159,7 @@ impl Record {
         let taken = self.at.compare_exchange(NO_RECORDS, BUSY, Ordering::Acquire, Ordering::Relaxed);
         assert!(taken.is_ok(), "the record belongs to records already");
         let arena = records.arena();
-        self.stride.set(arena.stride_bytes() as u32);
+        self.stride.set(arena.geometry.stride as u32);
         self.shape.set(records.words() as u32 | (arena.slots() as u32) << HALF);
         self.records.set(records);
         // ORDERING: Release; an access that finds the flags finds the slots.
@@ -394,7 +395,7 @@ fn address(flags: &[AtomicBool]) -> usize {
 
 /// The position of a block in the arena, as one word.
 fn place(block: Block) -> u64 {
-    u64::from(block.chunk) << 32 | u64::from(block.start)
+    u64::from(block.chunk) << 32 | u64::from(block.at)
 }
 
 impl Relocation {

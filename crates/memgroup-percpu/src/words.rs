@@ -35,7 +35,7 @@ use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::{Erasable, Mutex};
 
 use crate::arena::os::{Region, page_bytes};
-use crate::arena::out_of_memory::{Lack, OutOfMemory};
+use crate::arena::out_of_memory::OutOfMemory;
 use crate::arena::page::COLOUR_BYTES;
 use crate::arena::slot_set::SlotSet;
 use crate::mutation::{Mutation, active};
@@ -122,7 +122,7 @@ impl Words {
             Entry::Vacant(vacant) => {
                 let bytes = self.block_bytes();
                 let region = Region::map(bytes, page_bytes()).ok().filter(address::is_near);
-                let region = region.ok_or(OutOfMemory { lack: Lack::Chunk, bytes, slots: self.slots })?;
+                let region = region.ok_or(OutOfMemory { bytes, slots: self.slots })?;
                 address::prepare(&region, bytes);
                 vacant.insert(Block { region, reservations: 0 })
             }

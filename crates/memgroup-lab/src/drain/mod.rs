@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 
 use memgroup::{Config, Freshness, Maintenance, Reach, stats::memory};
-use memgroup_percpu::{PerCpu, pin_virtual};
+use memgroup_percpu::{WordCell, Words, pin_virtual};
+use memgroup_sync::Erasable;
 
 use self::controls::{Owners, SpinStocks};
 use crate::Args;
@@ -125,22 +126,36 @@ impl Stocks for SpinStocks {
 }
 
 /// Plain words that lie as far apart as the engine's slots: the machine's own cost.
-struct Bare(PerCpu<AtomicU64>, usize);
+struct Bare(WordCell, usize);
+
+impl Bare {
+    fn new(slots: usize) -> Result<Bare> {
+        let words: &'static Words = memgroup_sync::keep(Box::new(Words::new(slots)));
+        words.reserve(0).or_wrong("a word for each slot was refused")?;
+        let cell = WordCell::zero();
+        cell.set(words, 0);
+        Ok(Bare(cell, slots))
+    }
+
+    fn word(&self, slot: usize) -> &AtomicU64 {
+        self.0.get(slot).expect("there is a word for each slot")
+    }
+}
 
 // ORDERING: Relaxed, in all of it: bare words that publish nothing; the workers' orders publish
 // them.
 impl Stocks for Bare {
     fn put(&self, slot: usize) -> Result<()> {
-        self.0.get(slot).store(PAGE, Ordering::Relaxed);
+        self.word(slot).store(PAGE, Ordering::Relaxed);
         Ok(())
     }
 
     fn stocked(&self) -> u64 {
-        (0..self.1).map(|slot| self.0.get(slot).load(Ordering::Relaxed)).sum()
+        (0..self.1).map(|slot| self.word(slot).load(Ordering::Relaxed)).sum()
     }
 
     fn drain(&self) -> u64 {
-        (0..self.1).map(|slot| self.0.get(slot).swap(0, Ordering::Relaxed)).sum()
+        (0..self.1).map(|slot| self.word(slot).swap(0, Ordering::Relaxed)).sum()
     }
 }
 
@@ -161,7 +176,7 @@ impl Drained {
             of(OURS, engine()?),
             Drained { is_empty: true, ..of("memgroup, empty stocks", engine()?) },
             of(SPIN, Box::new(SpinStocks::new(source))),
-            of("bare swaps", Box::new(Bare(PerCpu::new(slots), slots))),
+            of("bare swaps", Box::new(Bare::new(slots)?)),
         ];
         if slots <= OWNERS_MOST {
             kinds.push(of(OWNERS, Box::new(Owners::start(slots)?)));
@@ -348,7 +363,7 @@ fn calls(lab: &mut Lab<'_>) -> Result<()> {
     const STATISTIC: &str = "an addition to a statistic";
     let fixture = Fixture::chain(Config::with_slots(lab.slots), DEPTH, 1)?;
     let (leaf, spin, slots) = (&fixture.leaves[0], SpinStocks::new(lab.slots), lab.slots);
-    let (statistics, counts) = (fixture.hierarchy.memory(), PerCpu::<AtomicU64>::new(slots.slots()));
+    let (statistics, counts) = (fixture.hierarchy.memory(), Bare::new(slots.slots())?);
     let rests = always(std::hint::spin_loop);
     let drains = always(|| _ = leaf.drain());
     let charge = |bytes| leaf.try_charge(bytes).or_wrong(REFUSED);
@@ -375,7 +390,7 @@ fn calls(lab: &mut Lab<'_>) -> Result<()> {
     };
     cases.push(Case { end: Box::new(right), ..Case::new(STATISTIC, OURS, "", add) });
     // ORDERING: Relaxed; a statistic orders nothing.
-    let bare = each(always(|| counts.get(slots.current()).fetch_add(1, Ordering::Relaxed)));
+    let bare = each(always(|| counts.word(slots.current()).fetch_add(1, Ordering::Relaxed)));
     cases.push(Case::new(STATISTIC, "a slot's word (control)", "", bare));
     for (name, write) in [("mmap + munmap, no write", false), ("mmap + write + munmap", true)] {
         for (by, charged, beside) in [

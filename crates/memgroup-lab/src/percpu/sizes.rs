@@ -1,104 +1,171 @@
 //! The cover letter's cause: allocations of different sizes share chunks. "New small-ish
 //! allocations are placed onto almost filled old-ish chunks, effectively pinning them in memory."
 //!
-//! A hierarchy keeps each kind of record in an arena of its own, so sizes never mix there, and
-//! records can move. An object by itself ([`PerCpu`]) gives its address out, so it can't move, and
-//! objects of all sizes of a process lie in one arena ([`Arena::shared`]). The letter's script is
-//! played with such objects: each group has four, of 8 to 2,048 bytes a slot. The control has an
-//! arena for each size. After the removal both give back what depopulation can.
+//! A hierarchy keeps each kind of record in an arena of its own, of equal blocks, so sizes never mix
+//! there, and records can move. Here the letter's script is played with objects that stay where they
+//! are: each group has four, of 8 to 2,048 bytes a slot. One side has an arena of pages, and puts
+//! objects of all sizes wherever a page has room; the control has an arena for each size. After the
+//! removal both give back what depopulation can.
 //!
 //! - I1. The words of the objects that stay keep their values.
 
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memgroup_percpu::{Arena, ArenaConfig, ArenaStats, PerCpu, SlotSource};
+use memgroup_percpu::grace::{self, Form};
+use memgroup_percpu::{ArenaConfig, ArenaStats, PageSize, Record, Records, SlotSource};
 
 use super::Script;
 use crate::harness::prelude::*;
 
-/// An object of some words on each slot.
-trait Object {
-    /// The first and the last word on a slot.
-    fn ends(&self, slot: usize) -> [&AtomicU64; 2];
+/// The objects of a group, by their words: a reference count, and statistics of three subsystems.
+const OBJECTS: [usize; 4] = [1, 8, 64, 256];
+const BYTES: &str = "8, 64, 512, 2,048";
+
+/// Records that never move. An object lies in the first one with room for it.
+struct Heap {
+    records: &'static Records,
+    holders: RefCell<Vec<Holder>>,
 }
 
-impl<const N: usize> Object for PerCpu<[AtomicU64; N]> {
-    fn ends(&self, slot: usize) -> [&AtomicU64; 2] {
-        let words = self.get(slot);
-        [&words[0], &words[N - 1]]
+/// A record, and which of its words belong to objects.
+struct Holder {
+    record: Record,
+    used: Vec<bool>,
+    free: usize,
+}
+
+impl Heap {
+    /// A heap of records of `words` words, on all slots.
+    fn new(slots: usize, words: usize) -> Result<Rc<Heap>> {
+        let records = Records::new(ArenaConfig::new(slots), words).set_up("an arena")?;
+        let records: &'static Records = memgroup_sync::keep(Box::new(records));
+        (0..slots).for_each(|slot| records.admit(slot));
+        Ok(Rc::new(Heap { records, holders: RefCell::default() }))
+    }
+
+    /// A heap of records of a page each.
+    fn of_pages(slots: usize) -> Result<Rc<Heap>> {
+        Heap::new(slots, PageSize::of_system().bytes().min(64 << 10) / size_of::<u64>())
+    }
+
+    fn object(self: &Rc<Heap>, words: usize) -> Result<Object> {
+        let mut holders = self.holders.borrow_mut();
+        let found = holders.iter().enumerate().filter(|(_, holder)| holder.free >= words);
+        let found = found.filter_map(|(number, holder)| Some((number, holder.find(words)?))).next();
+        let (holder, start) = found.unwrap_or_else(|| {
+            let size = self.records.words();
+            let record = self.records.record();
+            holders.push(Holder { record, used: vec![false; size], free: size });
+            (holders.len() - 1, 0)
+        });
+        let Holder { record, used, free } = &mut holders[holder];
+        if !record.is_linked() {
+            self.records.provide(1).set_up("address space")?;
+            let fresh = self.records.allocate(holder as u32).expect("there is address space");
+            record.link(fresh);
+        }
+        used[start..start + words].fill(true);
+        *free -= words;
+        Ok(Object { heap: Rc::clone(self), holder, words: start..start + words })
+    }
+
+    fn stats(&self) -> ArenaStats {
+        self.records.arena().stats()
     }
 }
 
-fn object<const N: usize>(arena: &'static Arena) -> Result<Box<dyn Object>> {
-    Ok(Box::new(PerCpu::<[AtomicU64; N]>::try_new_in(arena).set_up("an object on each slot")?))
+impl Holder {
+    /// Where `words` words in a row are free.
+    fn find(&self, words: usize) -> Option<usize> {
+        let mut start = 0;
+        while start + words <= self.used.len() {
+            match self.used[start..start + words].iter().rposition(|&used| used) {
+                Some(last) => start += last + 1,
+                None => return Some(start),
+            }
+        }
+        None
+    }
 }
 
-type Make = fn(&'static Arena) -> Result<Box<dyn Object>>;
+/// Some words on each slot.
+struct Object {
+    heap: Rc<Heap>,
+    holder: usize,
+    words: Range<usize>,
+}
 
-/// The objects of a group, by their words: a reference count, and statistics of three subsystems.
-const OBJECTS: [Make; 4] = [object::<1>, object::<8>, object::<64>, object::<256>];
-const BYTES: &str = "8, 64, 512, 2,048";
+impl Object {
+    /// Whether `each` is true of the first and the last word on each slot.
+    fn all(&self, each: impl Fn(&AtomicU64) -> bool) -> bool {
+        let record = &self.heap.holders.borrow()[self.holder].record;
+        let ends = [self.words.start, self.words.end - 1];
+        let mut places = self.heap.records.admitted().flat_map(|slot| ends.map(|word| (slot, word)));
+        places.all(|(slot, word)| record.access(slot, word).is_some_and(|word| each(&word)))
+    }
+}
 
-/// The first and the last word of each object on each slot.
-fn words(objects: &[Box<dyn Object>], slots: usize) -> impl Iterator<Item = &AtomicU64> {
-    objects.iter().flat_map(move |object| (0..slots).flat_map(|slot| object.ends(slot)))
+impl Drop for Object {
+    fn drop(&mut self) {
+        let Holder { record, used, free } = &mut self.heap.holders.borrow_mut()[self.holder];
+        used[self.words.clone()].fill(false);
+        *free += self.words.len();
+        if *free == used.len() {
+            self.heap.records.retire(record.unlink().expect("it had an object"));
+        }
+    }
 }
 
 /// Populated and live bytes of the arenas: with all groups, after the removal, and after
 /// depopulation.
 type Played = [(u64, u64); 3];
 
-/// Plays the script with an arena for each of a group's objects; the last one is for those that
-/// have none.
-fn play(script: Script, slots: usize, arenas: &[&'static Arena]) -> Result<Played> {
-    let sum = |of: fn(&ArenaStats) -> u64| arenas.iter().map(|arena| of(&arena.stats())).sum::<u64>();
+/// Plays the script with a heap for each of a group's objects; the last one is for those that have
+/// none.
+fn play(script: Script, heaps: &[Rc<Heap>]) -> Result<Played> {
+    let sum = |of: fn(&ArenaStats) -> u64| heaps.iter().map(|heap| of(&heap.stats())).sum::<u64>();
     let look = || (sum(|stats| stats.populated_bytes), sum(|stats| stats.live_bytes));
-    // The shared arena may hold other objects.
-    let before = look();
-    let since = |now: (u64, u64)| (now.0 - before.0, now.1 - before.1);
     let mut number = 0;
     let (staying, going) = script.make(|_, _| {
         number += 1;
-        let arena = |at: usize| arenas[at.min(arenas.len() - 1)];
-        let objects = OBJECTS.iter().enumerate().map(|(at, make)| make(arena(at)));
-        let objects = objects.collect::<Result<Vec<_>>>()?;
+        let object = |(at, words): (usize, &usize)| heaps[at.min(heaps.len() - 1)].object(*words);
+        let objects = OBJECTS.iter().enumerate().map(object).collect::<Result<Vec<_>>>()?;
         // ORDERING: Relaxed, here and below; numbers by themselves, read by this thread.
-        words(&objects, slots).for_each(|word| word.store(number, Ordering::Relaxed));
+        let store = |word: &AtomicU64| {
+            word.store(number, Ordering::Relaxed);
+            true
+        };
+        ensure(objects.iter().all(|object| object.all(store)), || "an object has no memory".to_owned())?;
         Ok((number, objects))
     })?;
-    let created = since(look());
+    let created = look();
     drop(going);
-    let removed = since(look());
-    for arena in arenas {
-        while arena.depopulate_now(usize::MAX).more {}
+    grace::synchronize(Form::Expedited);
+    heaps.iter().for_each(|heap| _ = heap.records.reclaim());
+    let removed = look();
+    for heap in heaps {
+        while heap.records.arena().depopulate_now(usize::MAX).more {}
     }
-    let depopulated = since(look());
+    let depopulated = look();
     for (number, objects) in &staying {
         // ORDERING: Relaxed; this thread stored the values.
-        let right = words(objects, slots).all(|word| word.load(Ordering::Relaxed) == *number);
+        let is_kept = |word: &AtomicU64| word.load(Ordering::Relaxed) == *number;
+        let right = objects.iter().all(|object| object.all(is_kept));
         ensure(right, || format!("an object of group {number} lost its value on a slot"))?;
     }
     Ok([created, removed, depopulated])
 }
 
-/// An arena with memory on all slots.
-fn admitted(arena: &'static Arena, slots: usize) -> &'static Arena {
-    (0..slots).for_each(|slot| arena.admit(slot));
-    arena
-}
-
-fn own_arena(slots: usize) -> Result<&'static Arena> {
-    let arena = Arena::new(ArenaConfig::new(slots)).set_up("an arena")?;
-    Ok(admitted(Box::leak(Box::new(arena)), slots))
-}
-
 pub(super) fn run(lab: &mut Lab<'_>, script: Script, source: SlotSource) -> Result<()> {
     let slots = source.slots();
-    let shared = admitted(Arena::shared(slots).set_up("the shared arena")?, slots);
-    let own = OBJECTS.iter().map(|_| own_arena(slots)).collect::<Result<Vec<_>>>()?;
-    let sides = [("all sizes in one arena", vec![shared]), ("an arena for each size (control)", own)];
-    let played = sides.map(|(name, arenas)| {
-        let [created, removed, depopulated] = play(script, slots, &arenas)?;
+    let mixed = vec![Heap::of_pages(slots)?];
+    let own = OBJECTS.iter().map(|&words| Heap::new(slots, words)).collect::<Result<Vec<_>>>()?;
+    let sides = [("all sizes in one arena", mixed), ("an arena for each size (control)", own)];
+    let played = sides.map(|(name, heaps)| {
+        let [created, removed, depopulated] = play(script, &heaps)?;
         let [peak, kb @ ..] =
             [created.0, removed.0, depopulated.0, depopulated.1].map(|of| of as f64 / 1024.0);
         let percent = |kb: f64| 100.0 * kb / peak.max(1.0);
@@ -133,8 +200,19 @@ mod tests {
     #[test]
     fn keeps_the_values_of_the_objects_that_stay_and_gives_pages_back() {
         let (script, slots) = (Script { outer: 40, inner: 10 }, 2);
-        let [created, removed, depopulated] = play(script, slots, &[own_arena(slots).unwrap()]).unwrap();
-        assert!(created.1 >= (440 * 2632 * slots) as u64 && depopulated.1 * 10 < created.1, "{created:?}");
+        let [created, removed, depopulated] = play(script, &[Heap::of_pages(slots).unwrap()]).unwrap();
+        assert!(created.1 >= (440 * 2632 * slots) as u64 && depopulated.1 < created.1, "{created:?}");
         assert!(depopulated.0 < removed.0 && depopulated.0 >= depopulated.1, "{removed:?} {depopulated:?}");
+    }
+
+    #[test]
+    fn fills_holes_of_pages_first() {
+        let heap = Heap::new(1, 10).unwrap();
+        let [first, second, third] = [4, 4, 4].map(|words| heap.object(words).unwrap());
+        assert_eq!((second.holder, second.words.clone(), third.holder), (0, 4..8, 1));
+        drop(first);
+        assert_eq!(heap.object(3).unwrap().words, 0..3);
+        drop((second, third));
+        assert!(heap.holders.borrow().iter().all(|holder| !holder.record.is_linked()));
     }
 }

@@ -2,17 +2,17 @@
 
 use core::time::Duration;
 
-#[cfg(doc)]
-use crate::arena::alloc::Arena;
 use crate::arena::page::PageSize;
 
-/// How to make an [`Arena`]; checked by [`Arena::new`].
+/// How to make the arena of [`Records`](crate::Records); checked by
+/// [`Records::new`](crate::Records::new).
 ///
 /// ```
 /// use core::time::Duration;
 /// use memgroup_percpu::{ArenaConfig, PageSize};
 ///
-/// let config = ArenaConfig::new(8).page(PageSize::Kib64).float_bytes(256 << 10).decay(Duration::from_secs(1));
+/// let config = ArenaConfig::new(8).page(PageSize::Kib64).float_bytes(256 << 10);
+/// let config = config.decay(Duration::from_secs(1));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaConfig {
@@ -20,30 +20,23 @@ pub struct ArenaConfig {
     pub(crate) page: PageSize,
     pub(crate) float_bytes: u64,
     pub(crate) decay: Duration,
-    pub(crate) unmap: bool,
 }
 
 impl ArenaConfig {
-    /// The defaults for this many slots: the system's page, 1 MiB of float that decays over ten seconds, empty chunks
-    /// unmapped.
+    /// The defaults for this many slots: the system's page, and 1 MiB of float that decays over ten
+    /// seconds.
     pub fn new(slots: usize) -> Self {
-        Self {
-            slots,
-            page: PageSize::of_system(),
-            float_bytes: 1 << 20,
-            decay: Duration::from_secs(10),
-            unmap: true,
-        }
+        Self { slots, page: PageSize::of_system(), float_bytes: 1 << 20, decay: Duration::from_secs(10) }
     }
 
-    /// The unit in which memory is backed and given back; at least the system's page.
+    /// The unit in which memory is given back; at least the system's page.
     #[must_use]
     pub fn page(self, page: PageSize) -> Self {
         Self { page, ..self }
     }
 
-    /// How many bytes of empty pages, over all slots, may stay backed for the next allocations. Pages beyond that go with the
-    /// next [`depopulate`](crate::Arena::depopulate).
+    /// How many bytes of empty pages, over all slots, may stay backed for the next allocations. Pages
+    /// beyond that go with the next [`depopulate`](crate::Arena::depopulate).
     #[must_use]
     pub fn float_bytes(self, float_bytes: u64) -> Self {
         Self { float_bytes, ..self }
@@ -54,13 +47,6 @@ impl ArenaConfig {
     pub fn decay(self, decay: Duration) -> Self {
         Self { decay, ..self }
     }
-
-    /// Whether empty chunks are unmapped, all but one. If not, their pages are given back, and their addresses stay valid
-    /// until the arena is dropped.
-    #[must_use]
-    pub fn unmap(self, unmap: bool) -> Self {
-        Self { unmap, ..self }
-    }
 }
 
 /// The figures of an arena, in bytes over all slots unless the field names another unit.
@@ -69,16 +55,17 @@ impl ArenaConfig {
 pub struct ArenaStats {
     /// Address space mapped.
     pub reserved_bytes: u64,
-    /// Memory behind it, as the system reports it (`mincore`). A page that was only read counts, although the system lends its
-    /// one page of zeros for it. Equal to `reserved_bytes` where the system cannot be asked.
+    /// Memory behind it, as the system reports it (`mincore`). A page that was only read counts,
+    /// although the system lends its one page of zeros for it. Equal to `reserved_bytes` where the
+    /// system cannot be asked.
     pub populated_bytes: u64,
-    /// Objects that are live, on the admitted slots.
+    /// Records that are live, on the admitted slots.
     pub live_bytes: u64,
-    /// Objects that were moved away and not freed yet, on the admitted slots.
+    /// Records that were moved away and not freed yet, on the admitted slots.
     pub leaving_bytes: u64,
     /// Pages that are backed and hold nothing, on the admitted slots: the float.
     pub empty_bytes: u64,
-    /// Objects that are live, on one slot.
+    /// Records that are live, on one slot.
     pub unit_live_bytes: u64,
     /// Chunks.
     pub chunks: usize,
@@ -88,6 +75,6 @@ pub struct ArenaStats {
     pub depopulated_bytes_total: u64,
     /// Bytes that were backed in chunks that were unmapped since then.
     pub unmapped_bytes_total: u64,
-    /// Requests that the system refused: to take pages back, to give some, or to report which are there.
+    /// Requests that the system refused: to take pages back, or to report which are there.
     pub refusals_total: u64,
 }

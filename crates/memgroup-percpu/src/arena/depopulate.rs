@@ -1,21 +1,24 @@
 //! Giving pages back: the choice of pages, and the order in which they go.
 //!
-//! A chunk that may have pages to give back is *isolated*. Allocation does not see it, so no thread backs a page that is about
-//! to go. Its dirty stretches are given back from the high end down, each on every admitted slot, neighbouring pages in one
-//! call. When nothing dirty is left, the chunk is reopened as *side-lined*, and allocation prefers others to it.
+//! A chunk that may have pages to give back is *isolated*. Allocation doesn't see it, so no thread
+//! backs a page that is about to go. Its dirty stretches are given back from the high end down, each
+//! on every admitted slot, neighbouring pages in one call. When nothing dirty is left, the chunk is
+//! reopened as *side-lined*, and allocation prefers others to it.
 //!
-//! - I1. A stretch is given back on all admitted slots before its granules stop being dirty. An interruption, a refusal of
-//!   the system or an allocation that needs the chunk leaves them dirty.
-//! - I2. Pages that are given back lie in one free run, and the run stays free while `madvise` runs: the chunk is in flight.
-//! - B1. Two kinds of pages are given back twice, at 0.45 us a call. One lies across the end of a stretch that was cut short. The
-//!   other belongs to a stretch that was interrupted between two slots.
+//! - I1. A stretch is given back on all admitted slots before its blocks stop being dirty. An
+//!   interruption, a refusal of the system or an allocation that needs the chunk leaves them dirty.
+//! - I2. Pages that are given back lie in one free run, and the run stays free while `madvise` runs:
+//!   the chunk is in flight.
+//! - B1. Two kinds of pages are given back twice, at 0.45 us a call. One lies across the end of a
+//!   stretch that was cut short. The other belongs to a stretch that was interrupted between two slots.
 //!
 //! # The lock
 //!
-//! The lock is *not* held during `madvise`. A call takes 0.2 us a page, and another thread that frees or allocates would wait
-//! that long. I2 makes this safe. Pages that vanish belong to no block, and the chunk cannot be unmapped (`chunks.rs`, I4). A
-//! block that is freed meanwhile lies outside the run. A slot that is admitted meanwhile has touched nothing in it. One lock
-//! hold visits at most 64 pages.
+//! The lock is *not* held during `madvise`. A call takes 0.2 us a page, and another thread that frees
+//! or allocates would wait that long. I2 makes this safe. Pages that vanish belong to no block, and
+//! the chunk cannot be unmapped (`chunks.rs`, I4). A block that is freed meanwhile lies outside the
+//! run. A slot that is admitted meanwhile has touched nothing in it. One lock hold visits at most 64
+//! pages, or those of one block on one slot.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -25,12 +28,11 @@ use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
 
 use crate::arena::alloc::{Arena, Locked};
-use crate::arena::chunk::{Chunk, State};
-use crate::arena::cursor::Cursor;
+use crate::arena::chunk::{Chunk, Cursor, State};
 use crate::arena::os::Region;
 use crate::mutation::{Mutation, active};
 
-/// The most pages of one lock hold.
+/// The most pages of one lock hold, unless a single block has more.
 const PAGES_MAX: usize = 64;
 
 /// The memory that one call gave back.
@@ -51,24 +53,27 @@ pub struct Depopulated {
 struct Batch {
     id: u32,
     region: Arc<Region>,
-    /// Slot and pages, in the order in which they go.
-    ranges: Vec<(usize, Range<usize>)>,
-    /// The position of the chunk's depopulation after these ranges, and the stretches finished on the way.
+    /// The pages, in the order in which they go.
+    ranges: Vec<Range<usize>>,
+    /// The position of the chunk's depopulation after these ranges, and the stretches finished on the
+    /// way.
     after: Option<Cursor>,
     finished: Vec<Cursor>,
     pages: usize,
 }
 
 impl Arena {
-    /// Gives back empty pages beyond the float, at most `pages_max` and at most 64. The caller calls it again while it returns
-    /// `more`. `now` drives the decay of the float.
+    /// Gives back empty pages beyond the float, at most `pages_max` and at most 64, or those of one
+    /// record on one slot. The caller calls it again while it returns `more`. `now` drives the decay
+    /// of the float.
     ///
     /// Several threads may call it at once. It never waits for another thread's system call.
     pub fn depopulate(&self, now: Instant, pages_max: usize) -> Depopulated {
         self.depopulate_at(Some(now), pages_max)
     }
 
-    /// Gives back all empty pages, whatever the float and its age; at most `pages_max` and at most 64 in one call.
+    /// Gives back all empty pages, whatever the float and its age; as many in one call as
+    /// [`depopulate`](Self::depopulate).
     pub fn depopulate_now(&self, pages_max: usize) -> Depopulated {
         self.depopulate_at(None, pages_max)
     }
@@ -84,21 +89,24 @@ impl Arena {
             let more = excess > 0 && state.chunks.pending.first(0).is_some();
             return Depopulated { more, ..Depopulated::default() };
         }
-        let Some(batch) = self.isolate(&mut state, pages_max, excess) else { return Depopulated::default() };
+        let Some(batch) = self.isolate(&mut state, pages_max, excess) else {
+            return Depopulated::default();
+        };
         drop(state);
         interleave::point();
 
-        let discarded = |(_, range): &&(usize, Range<usize>)| batch.region.discard(range.clone()).is_ok();
+        let discarded = |range: &&Range<usize>| batch.region.discard((*range).clone()).is_ok();
         let done = batch.ranges.iter().take_while(discarded).count();
         interleave::point();
 
         let refused = done < batch.ranges.len();
-        let bytes: u64 = batch.ranges[..done].iter().map(|(_, range)| range.len() as u64).sum();
-        let pages = (bytes / self.config.page.bytes() as u64) as usize;
+        let bytes: u64 = batch.ranges[..done].iter().map(|range| range.len() as u64).sum();
+        let pages = (bytes / self.geometry.page_bytes as u64) as usize;
         // ORDERING: Relaxed; a statistic.
         self.depopulated_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.count_refusals(u64::from(refused));
         let mut state = self.state.lock();
-        let vacant = self.book(&mut state, batch, done, allowed);
+        let vacant = self.book(&mut state, batch, refused, allowed);
         let left = self.empty_bytes(&state);
         state.decay.given_back(empty.saturating_sub(left));
         let more = !refused
@@ -111,7 +119,7 @@ impl Arena {
 
     /// Bytes of pages that are backed and hold nothing.
     fn empty_bytes(&self, state: &Locked) -> u64 {
-        state.chunks.sums.empty_pages * (self.config.page.bytes() * self.slots.len()) as u64
+        state.chunks.sums.empty_pages * (self.geometry.page_bytes * self.slots.len()) as u64
     }
 
     /// Isolates the oldest chunk that has pages to give back, and chooses those pages.
@@ -132,11 +140,11 @@ impl Arena {
             }
             // Nothing lies on whole pages: its dirt goes with the blocks that are freed beside it.
             state.chunks.change(id, |chunk| {
-                batch.finished.iter().for_each(|it| chunk.given_back(it.stretch, it.zeroed.clone()));
+                batch.finished.iter().for_each(|cursor| chunk.given_back(cursor));
                 chunk.reopen();
             });
             if resumed && state.chunks.chunk(id).is_dirty() {
-                // A block was freed above the place where the last call stopped: once more from the top.
+                // A block was freed above the place where the last call stopped: again from the top.
                 state.chunks.pending.put_last(id, 0);
                 candidate = candidate.or(Some(id));
             } else {
@@ -146,27 +154,23 @@ impl Arena {
         None
     }
 
-    /// Notes that the first `done` ranges of a batch are given back. Opens the chunk to allocation unless the next call goes
-    /// on with it. After a refusal its stretches stay dirty, and the chunk waits until the others had their turn (I1).
+    /// Notes that a batch was given back. Opens the chunk to allocation unless the next call goes on
+    /// with it. After a refusal its stretches stay dirty, and the chunk waits until the others had
+    /// their turn (I1).
     fn book(
         &self,
         state: &mut Locked,
         batch: Batch,
-        done: usize,
+        refused: bool,
         allowed: Option<u64>,
     ) -> Option<Box<Chunk>> {
-        let Batch { id, ranges, after, finished, .. } = batch;
-        let refused = done < ranges.len();
-        self.count_refusals(u64::from(refused));
+        let Batch { id, after, finished, .. } = batch;
         let complete = after.is_none() && !refused;
         state.chunks.change(id, |chunk| {
-            ranges[..done].iter().for_each(|(slot, range)| chunk.unbacked(*slot, range));
-            if !refused {
-                finished.into_iter().for_each(|it| chunk.given_back(it.stretch, it.zeroed));
-            }
+            finished.iter().filter(|_| !refused).for_each(|cursor| chunk.given_back(cursor));
         });
-        let goes_on =
-            !complete && !refused && allowed.is_none_or(|allowed| self.empty_bytes(state) > allowed);
+        let has_excess = || allowed.is_none_or(|allowed| self.empty_bytes(state) > allowed);
+        let goes_on = !complete && !refused && has_excess();
         state.chunks.change(id, |chunk| {
             if goes_on {
                 (chunk.state, chunk.cursor) = (State::Isolated { in_flight: false }, after);
@@ -185,41 +189,35 @@ impl Arena {
 
     /// Chooses pages from the chunk's cursor downwards, until there are enough.
     fn gather(&self, chunk: &Chunk, id: u32, pages_max: usize, excess: u64) -> Batch {
-        let page = chunk.geometry.page_bytes;
-        // Of one unit, so that all slots together give back the excess.
-        let unit_pages = |excess: u64| (excess / page as u64).div_ceil(self.slots.len().max(1) as u64).max(1);
-        let top = || chunk.stretch_below(chunk.geometry.granules(), unit_pages(excess));
+        let (geometry, page) = (&chunk.geometry, chunk.geometry.page_bytes);
+        // Pages of one unit, so that all slots together give back the excess.
+        let stretch_below = |below, excess: u64| {
+            let pages = (excess / page as u64).div_ceil(self.slots.len().max(1) as u64);
+            // In a unit that is shifted, they may touch a page more.
+            chunk.stretch_below(below, pages.min(pages_max as u64 - 1).max(1))
+        };
         let mut batch = Batch {
             id,
             region: Arc::clone(&chunk.region),
             ranges: Vec::new(),
-            after: chunk.cursor.clone().or_else(top),
+            after: chunk.cursor.clone().or_else(|| stretch_below(geometry.blocks, excess)),
             finished: Vec::new(),
             pages: 0,
         };
         while let Some(cursor) = &mut batch.after {
             let first = cursor.slot;
             for slot in self.slots.iter().filter(|&slot| slot >= first) {
-                if slot > cursor.slot {
-                    (cursor.slot, cursor.pages) = (slot, 0);
-                }
-                let whole = cursor.pages_of(&chunk.geometry, slot);
-                let left = (whole.len() / page).saturating_sub(cursor.pages);
-                let take = left.min(pages_max - batch.pages);
-                if take > 0 {
-                    let end = whole.start + left * page;
-                    batch.ranges.push((slot, end - take * page..end));
-                    batch.pages += take;
-                }
-                if take < left {
-                    cursor.pages += take;
+                let pages = cursor.pages_on(geometry, slot);
+                let count = pages.len() / page;
+                if batch.pages > 0 && batch.pages + count > pages_max {
+                    cursor.slot = slot;
                     return batch;
                 }
-                cursor.covered(&chunk.geometry, slot, &whole);
-                (cursor.slot, cursor.pages) = (slot + 1, 0);
+                batch.pages += count;
+                batch.ranges.extend((count > 0).then_some(pages));
             }
             let left = excess.saturating_sub((batch.pages * page) as u64);
-            let next = chunk.stretch_below(cursor.stretch.0, unit_pages(left));
+            let next = stretch_below(cursor.stretch.0, left);
             batch.finished.extend(core::mem::replace(&mut batch.after, next));
             if batch.pages >= pages_max || left == 0 {
                 return batch;
@@ -235,47 +233,54 @@ mod loom_models {
     use memgroup_sync::thread;
 
     use super::*;
-    use crate::arena::block::{NO_OWNER, Shape, Wait};
+    use crate::arena::chunk::Block;
     use crate::arena::config::ArenaConfig;
     use crate::mutation;
 
-    const SMALL: Shape = Shape::new(8, 8);
+    /// An arena of one slot with blocks of this many words, and with one chunk.
+    fn arena(words: usize) -> Arc<Arena> {
+        let arena = Arc::new(Arena::new(ArenaConfig::new(1), words).expect("right"));
+        arena.slots.insert(0);
+        arena.provide(1).expect("loom has memory");
+        arena
+    }
 
-    /// An arena of one slot with one chunk, which was used and has two pages to give back.
+    /// An arena with a page that was used and can be given back.
     fn used_arena() -> Arc<Arena> {
-        let arena = Arc::new(Arena::new(ArenaConfig::new(1)).expect("right"));
-        arena.admit(0);
-        let block = arena.alloc(Shape::new(8192, 8), NO_OWNER, Wait::May).expect("loom has memory");
+        let arena = arena(1);
+        let block = arena.alloc(0).expect("there is a chunk");
         // SAFETY: the slot is admitted, the word within the block.
         // ORDERING: Relaxed; the arena's lock hands the block on.
-        unsafe { block.word(arena.stride_bytes(), 0, 0) }.store(9, Ordering::Relaxed);
+        unsafe { block.word(arena.geometry.stride, 0, 0) }.store(9, Ordering::Relaxed);
         arena.free(block);
         arena
     }
 
     /// Allocates, uses and keeps a word; returns the block and its last value.
-    fn use_a_word(arena: &Arena, wait: Wait) -> Option<(crate::arena::block::Block, u64)> {
-        let block = arena.alloc(SMALL, NO_OWNER, wait).ok()?;
+    fn use_a_word(arena: &Arena) -> Option<(Block, u64)> {
+        // The model checker runs another thread before a lock that waits, and none before `try_lock`.
+        drop(arena.state.lock());
+        let block = arena.alloc(0)?;
         // SAFETY: the slot is admitted, the word within the block.
-        let word = unsafe { block.word(arena.stride_bytes(), 0, 0) };
+        let word = unsafe { block.word(arena.geometry.stride, 0, 0) };
         // ORDERING: Relaxed, both; the oracle: the block is this thread's alone.
         assert_eq!(word.fetch_add(7, Ordering::Relaxed), 0, "a block is zero");
         Some((block, word.load(Ordering::Relaxed)))
     }
 
-    fn allocation_against_isolation(wait: Wait) {
-        memgroup_sync::model(move || {
+    fn allocation_against_isolation() {
+        memgroup_sync::model(|| {
             let arena = used_arena();
             let other = thread::spawn({
                 let arena = Arc::clone(&arena);
                 move || while arena.depopulate_now(1).more {}
             });
-            let used = use_a_word(&arena, wait);
+            let used = use_a_word(&arena);
             other.join().unwrap();
             if let Some((block, value)) = used {
                 assert_eq!(value, 7);
                 // SAFETY: as above.
-                let word = unsafe { block.word(arena.stride_bytes(), 0, 0) };
+                let word = unsafe { block.word(arena.geometry.stride, 0, 0) };
                 // ORDERING: Relaxed; after the join.
                 assert_eq!(word.load(Ordering::Relaxed), 7, "pages of a block in use are not given back");
             }
@@ -285,26 +290,27 @@ mod loom_models {
 
     #[test]
     fn loom_e2_allocation_never_gets_pages_that_are_given_back() {
-        allocation_against_isolation(Wait::May);
-        allocation_against_isolation(Wait::Never);
+        allocation_against_isolation();
     }
 
     /// The mutation: the chunk stays visible while `madvise` runs.
     #[test]
     #[should_panic(expected = "Causality violation")]
     fn loom_finds_the_word_that_is_given_back_under_its_user() {
-        mutation::with(Mutation::IsolatedChunkIsVisible, || allocation_against_isolation(Wait::May));
+        mutation::with(Mutation::IsolatedChunkIsVisible, allocation_against_isolation);
     }
 
-    /// The last block of a chunk is freed while pages of that chunk go, and another empty chunk is kept already.
+    /// The last block of a chunk is freed while pages of that chunk go, and another empty chunk is
+    /// kept already.
     fn vacated_in_flight() {
         memgroup_sync::model(|| {
-            let arena = used_arena();
-            let take =
-                |bytes| arena.alloc(Shape::new(bytes, 8), NO_OWNER, Wait::May).expect("loom has memory");
-            let last = take(8);
-            // Fills a chunk of its own, which is empty and kept from now on.
-            arena.free(take(65_536));
+            // Two blocks fill a chunk.
+            let arena = arena(4096);
+            arena.provide(3).expect("loom has memory");
+            let [first, last, third] = [(); 3].map(|()| arena.alloc(0).expect("there are chunks"));
+            arena.free(first);
+            // Its chunk is empty and kept from now on.
+            arena.free(third);
             let other = thread::spawn({
                 let arena = Arc::clone(&arena);
                 move || arena.depopulate_now(64)
@@ -334,7 +340,7 @@ mod loom_models {
         memgroup_sync::model(|| {
             let arena = used_arena();
             let turn = |arena: &Arena| {
-                if let Some((block, _)) = use_a_word(arena, Wait::May) {
+                if let Some((block, _)) = use_a_word(arena) {
                     arena.free(block);
                 }
             };
@@ -354,12 +360,13 @@ mod loom_models {
     fn loom_finds_the_use_of_a_block_that_was_freed() {
         memgroup_sync::model(|| {
             let arena = used_arena();
-            let block = arena.alloc(SMALL, NO_OWNER, Wait::May).expect("loom has memory");
+            let block = arena.alloc(0).expect("there is a chunk");
             let other = thread::spawn({
                 let arena = Arc::clone(&arena);
-                // SAFETY: the slot is admitted, the word within the block; the model is about its being free.
+                // SAFETY: the slot is admitted, the word within the block; the model is about its being
+                // free.
                 // ORDERING: Relaxed; no order makes this right.
-                move || unsafe { block.word(arena.stride_bytes(), 0, 0) }.fetch_add(1, Ordering::Relaxed)
+                move || unsafe { block.word(arena.geometry.stride, 0, 0) }.fetch_add(1, Ordering::Relaxed)
             });
             arena.free(block);
             other.join().unwrap();

@@ -1,4 +1,5 @@
-//! Requests to the system: address space, memory behind it, and which pages have some. No other file makes them.
+//! Requests to the system: address space, memory behind it, and which pages have some. No other file
+//! makes them.
 //!
 //! - I1. A region is one mapping from birth to drop; it begins on a page of the size it was made for.
 //! - I2. Memory that was never written, or was discarded since, reads as zero.
@@ -8,7 +9,6 @@
 //! |---|---|---|---|
 //! | a region | anonymous mapping, no reserve, no huge pages | zeroed allocation | words of loom's, made when asked for |
 //! | `discard` | `MADV_DONTNEED` | zeros are stored | zeros, which must not race with an access |
-//! | `populate` | `MADV_POPULATE_WRITE`, else nothing | nothing | nothing |
 //! | `resident_bytes` | `mincore` | all of it | nothing |
 
 #![allow(unsafe_code)]
@@ -34,7 +34,8 @@ pub(crate) use place::Place;
 #[cfg(all(not(all(target_os = "linux", not(miri))), not(memgroup_loom)))]
 pub(crate) use portable::{Region, page_bytes};
 
-/// A request to the system that can be made to fail, in tests and with the feature `inject`, which alone exports it.
+/// A request to the system that can be made to fail, in tests and with the feature `inject`, which
+/// alone exports it.
 #[cfg_attr(not(any(test, feature = "inject")), allow(unreachable_pub))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -42,8 +43,6 @@ pub enum Call {
     Map,
     /// Pages given back (`madvise` with `MADV_DONTNEED`).
     Discard,
-    /// Pages backed at once (`madvise` with `MADV_POPULATE_WRITE`).
-    Populate,
     /// Which pages are backed (`mincore`).
     Resident,
 }
@@ -52,7 +51,7 @@ pub enum Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 
-/// Whether the request may be made: always, unless a test made it fail.
+/// Returns whether the request may be made: always, unless a test made it fail.
 #[inline]
 fn permitted(_call: Call) -> Result<(), Refused> {
     #[cfg(any(test, feature = "inject"))]

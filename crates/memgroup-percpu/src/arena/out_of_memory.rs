@@ -1,50 +1,26 @@
-//! Errors: no memory for an object, and settings that no arena can have.
+//! Errors: no address space, and settings that no arena can have.
 
 use core::fmt;
 
-use crate::arena::block::BLOCK_BYTES_MAX;
-use crate::arena::page::PageSize;
+use crate::arena::page::{BLOCK_BYTES_MAX, PageSize};
 use crate::arena::slot_set::SLOTS_MAX;
 
-/// The thing that was missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
-    /// Address space for another chunk.
-    Chunk,
-    /// Memory behind the pages of an object.
-    Pages,
-    /// Room in the mapped chunks, for a caller that may not wait.
-    Room,
-}
-
-/// There is no memory for a per-slot object. Printed, it completes the phrase "failed to ...".
+/// The system refuses address space for per-slot memory. Printed, it completes the phrase
+/// "failed to ...".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    pub(crate) lack: Lack,
     pub(crate) bytes: usize,
     pub(crate) slots: usize,
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, slots, .. } = self;
-        match self.lack {
-            Lack::Chunk => write!(
-                f,
-                "map {bytes} bytes of address space for per-slot objects of {slots} slots: the system refused it; \
-                 raise RLIMIT_AS or vm.max_map_count, or use fewer slots"
-            ),
-            Lack::Pages => write!(
-                f,
-                "back a per-slot object with {bytes} bytes on each of up to {slots} slots: the system refused the \
-                 pages; free memory, or use a smaller page size"
-            ),
-            Lack::Room => write!(
-                f,
-                "place a per-slot object of {bytes} bytes on {slots} slots without waiting: the arena is locked or its \
-                 chunks are full; call Records::provide where waiting is allowed"
-            ),
-        }
+        let Self { bytes, slots } = self;
+        write!(
+            f,
+            "map {bytes} bytes of address space for per-slot memory of {slots} slots: the system refused it; \
+             raise RLIMIT_AS or vm.max_map_count, or use fewer slots"
+        )
     }
 }
 
@@ -60,7 +36,7 @@ pub enum ArenaError {
         slots: usize,
     },
     /// A record that is empty or larger than a block.
-    Object {
+    Record {
         /// Its bytes on one slot.
         bytes: usize,
     },
@@ -79,7 +55,7 @@ impl fmt::Display for ArenaError {
             Self::Slots { slots } => {
                 write!(f, "make an arena of {slots} slots: expected a number from 1 to {SLOTS_MAX}")
             }
-            Self::Object { bytes } => write!(
+            Self::Record { bytes } => write!(
                 f,
                 "make an arena for records of {bytes} bytes on each slot: expected from 8 to {BLOCK_BYTES_MAX}"
             ),

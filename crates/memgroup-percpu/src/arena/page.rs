@@ -2,35 +2,39 @@
 //!
 //!   chunk of 3 slots, page P, stride 17 P + 128:
 //!
-//!   │ unit 0: 16 P usable │ P pad + 128 │ unit 1: 16 P usable │ P pad + 128 │ unit 2: 16 P usable │ ...
-//!   ▲ page boundary        the first byte of unit 1 lies 128 bytes into a page, that of unit 2 256 bytes, ...
+//!   │ unit 0: 16 P usable │ P pad + 128 │ unit 1: 16 P usable │ P pad + 128 │ unit 2: ...
+//!   ▲ page boundary        the first byte of unit 1 lies 128 bytes into a page, of unit 2 256 bytes
 //!
 //! - I1. A chunk begins on a page, and unit `s` begins `s * stride` bytes into it.
 //! - I2. No page holds bytes of two units, because units are a page and 128 bytes apart.
-//! - I3. An offset has the same alignment in every unit, up to 128 bytes.
+//! - I3. A unit is a row of equal blocks. A block has the same number in every unit.
 //!
 //! # Why the units are shifted
 //!
-//! With a stride of whole pages all copies of an object fall into the same set of a level-1 cache. A walk over 128 hot
-//! copies then costs 2.2 us instead of 0.34. The shift is also the reason why no object is aligned to more than 128 bytes.
+//! With a stride of whole pages all copies of a record fall into the same set of a level-1 cache. A
+//! walk over 128 hot copies then costs 2.2 us instead of 0.34.
 //!
 //! # Why these unit sizes
 //!
-//! A unit holds at least 64 KiB, the largest object. The shift makes a full unit touch one page more than it fills: of
-//! sixteen pages that is a sixteenth. Pages of 2 MiB take eight, so that the address space of a chunk stays small.
+//! A unit holds at least 64 KiB, the largest block. Because of the shift, a full unit touches one
+//! page more than it fills: of sixteen pages that is a sixteenth. Pages of 2 MiB take eight, so that
+//! the address space of a chunk stays small.
+
+use core::ops::Range;
 
 use crate::arena::os;
 
-/// Blocks begin and end at multiples of this.
-pub(crate) const GRANULE_BYTES: usize = 8;
+/// The largest block.
+pub(crate) const BLOCK_BYTES_MAX: usize = 64 * 1024;
 
-/// How far the units of a chunk are shifted against each other: two lines, because processors fetch lines in pairs.
+/// How far the units of a chunk are shifted against each other: two lines, because processors fetch
+/// lines in pairs.
 pub(crate) const COLOUR_BYTES: usize = 128;
 
-/// The unit in which memory is backed and given back, at least the system's own page.
+/// The unit in which memory is given back, at least the system's own page.
 ///
-/// With a size above the system's, this machine behaves like one with such pages. Memory is backed and given back by whole
-/// pages of this size only.
+/// With a size above the system's, memory comes back as it does on a machine with such pages: only
+/// whole pages of this size are given back. It is still backed by the system's own pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageSize {
     /// 4 KiB, as on x86_64.
@@ -72,20 +76,23 @@ impl PageSize {
     }
 }
 
-/// The positions of a chunk's units, and of the pages in them.
+/// The positions of a chunk's units, and of the blocks and pages in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) page_bytes: usize,
     pub(crate) stride: usize,
-    pub(crate) unit_bytes: usize,
     pub(crate) slots: usize,
+    pub(crate) block_bytes: usize,
+    /// The blocks of a unit.
+    pub(crate) blocks: u32,
 }
 
 impl Geometry {
-    pub(crate) fn new(page: PageSize, slots: usize) -> Self {
-        let page_bytes = page.bytes();
-        let unit_bytes = page.unit_bytes();
-        Self { page_bytes, stride: unit_bytes + page_bytes + COLOUR_BYTES, unit_bytes, slots }
+    /// The geometry for blocks of `block_bytes`, a multiple of 8 up to [`BLOCK_BYTES_MAX`].
+    pub(crate) fn new(page: PageSize, slots: usize, block_bytes: usize) -> Self {
+        let (page_bytes, unit_bytes) = (page.bytes(), page.unit_bytes());
+        let stride = unit_bytes + page_bytes + COLOUR_BYTES;
+        Self { page_bytes, stride, slots, block_bytes, blocks: (unit_bytes / block_bytes) as u32 }
     }
 
     /// The bytes of a whole chunk, a multiple of the page.
@@ -93,37 +100,48 @@ impl Geometry {
         (self.slots * self.stride).next_multiple_of(self.page_bytes)
     }
 
-    /// The granules of a unit.
-    pub(crate) fn granules(&self) -> u32 {
-        (self.unit_bytes / GRANULE_BYTES) as u32
+    /// The blocks that a page touches at most.
+    pub(crate) fn page_blocks(&self) -> u32 {
+        self.page_bytes.div_ceil(self.block_bytes) as u32
     }
 
-    /// The granules of a page.
-    pub(crate) fn page_granules(&self) -> u32 {
-        (self.page_bytes / GRANULE_BYTES) as u32
+    /// The number of pages that hold so many blocks without gaps.
+    pub(crate) fn pages_for(&self, blocks: u32) -> u32 {
+        (blocks as usize * self.block_bytes).div_ceil(self.page_bytes) as u32
     }
 
-    /// The pages of a unit that is not shifted which `start..end` touches, each with the part of the range on it.
-    pub(crate) fn pages_of(&self, start: u32, end: u32) -> impl Iterator<Item = (usize, u32, u32)> + use<> {
-        let granules = self.page_granules();
-        (start / granules..end.div_ceil(granules))
-            .map(move |page| (page as usize, start.max(page * granules), end.min((page + 1) * granules)))
+    /// The pages that a block touches in a unit that isn't shifted.
+    pub(crate) fn pages_of(&self, block: u32) -> Range<usize> {
+        let start = block as usize * self.block_bytes;
+        start / self.page_bytes..(start + self.block_bytes).div_ceil(self.page_bytes)
     }
 
-    /// The pages of `slot` that lie wholly in the run of granules `start..end`, as a range of the chunk's bytes. A run at
-    /// an edge of the unit reaches to the edge of the page there, where nothing else lies (I2).
-    pub(crate) fn pages_within(&self, slot: usize, start: u32, end: u32) -> core::ops::Range<usize> {
+    fn byte(&self, slot: usize, block: u32) -> usize {
+        slot * self.stride + block as usize * self.block_bytes
+    }
+
+    /// The pages of `slot` that lie wholly in the run of blocks `start..end`, as a range of the
+    /// chunk's bytes. A run at an edge of the unit reaches to the edge of the page there, where
+    /// nothing else lies (I2).
+    pub(crate) fn pages_within(&self, slot: usize, start: u32, end: u32) -> Range<usize> {
         let (around, page) = (self.pages_around(slot, start, end), self.page_bytes);
-        let at = |granule: u32| slot * self.stride + granule as usize * GRANULE_BYTES;
-        let begin = if start == 0 { around.start } else { at(start).next_multiple_of(page) };
-        let finish = if end == self.granules() { around.end } else { at(end) / page * page };
+        let begin = if start == 0 { around.start } else { self.byte(slot, start).next_multiple_of(page) };
+        let finish = if end == self.blocks { around.end } else { self.byte(slot, end) / page * page };
         begin..finish.max(begin)
     }
 
-    /// The pages of `slot` that hold a byte of `start..end`, as a range of the chunk's bytes.
-    pub(crate) fn pages_around(&self, slot: usize, start: u32, end: u32) -> core::ops::Range<usize> {
-        let at = |granule: u32| slot * self.stride + granule as usize * GRANULE_BYTES;
-        at(start) / self.page_bytes * self.page_bytes..at(end).next_multiple_of(self.page_bytes)
+    /// The pages of `slot` that hold a byte of the blocks `start..end`, as a range of the chunk's
+    /// bytes.
+    pub(crate) fn pages_around(&self, slot: usize, start: u32, end: u32) -> Range<usize> {
+        let page = self.page_bytes;
+        self.byte(slot, start) / page * page..self.byte(slot, end).next_multiple_of(page)
+    }
+
+    /// The blocks of `slot` that lie wholly in a range of the chunk's bytes.
+    pub(crate) fn blocks_within(&self, slot: usize, bytes: &Range<usize>) -> Range<u32> {
+        let offset = |byte: usize| byte.saturating_sub(slot * self.stride);
+        let start = offset(bytes.start).div_ceil(self.block_bytes) as u32;
+        start..((offset(bytes.end) / self.block_bytes) as u32).min(self.blocks).max(start)
     }
 }
 
@@ -131,43 +149,48 @@ impl Geometry {
 mod tests {
     use super::*;
 
+    const SIZES: [usize; 4] = [8, 2696, 4096, 65_536];
+
     #[test]
     fn no_page_holds_bytes_of_two_units() {
-        for page in PageSize::ALL {
-            let geometry = Geometry::new(page, 300);
+        for (page, bytes) in PageSize::ALL.into_iter().flat_map(|page| SIZES.map(|bytes| (page, bytes))) {
+            let geometry = Geometry::new(page, 300, bytes);
             for slot in 1..300 {
-                let before = geometry.pages_around(slot - 1, 0, geometry.granules());
-                let after = geometry.pages_around(slot, 0, geometry.granules());
+                let before = geometry.pages_around(slot - 1, 0, geometry.blocks);
+                let after = geometry.pages_around(slot, 0, geometry.blocks);
                 assert!(before.end <= after.start, "{geometry:?} slot {slot}");
             }
-            let last = geometry.pages_around(299, 0, geometry.granules());
+            let last = geometry.pages_around(299, 0, geometry.blocks);
             assert!(last.end <= geometry.chunk_bytes(), "{geometry:?}");
         }
     }
 
     #[test]
-    fn a_stride_is_no_power_of_two_and_keeps_alignment() {
+    fn a_stride_is_no_power_of_two_and_a_unit_holds_the_largest_block() {
         for page in PageSize::ALL {
-            let geometry = Geometry::new(page, 2);
+            let geometry = Geometry::new(page, 2, BLOCK_BYTES_MAX);
             assert!(!geometry.stride.is_power_of_two() && geometry.stride.is_multiple_of(128));
-            assert!(geometry.unit_bytes >= 64 << 10);
+            assert!(geometry.blocks >= 1);
         }
     }
 
     #[test]
     fn pages_within_a_run_are_those_that_it_covers() {
-        for page in [PageSize::Kib4, PageSize::Kib64] {
-            let geometry = Geometry::new(page, 40);
-            let all = geometry.granules();
+        for (page, bytes) in [(PageSize::Kib4, 8), (PageSize::Kib4, 2696), (PageSize::Kib64, 8)] {
+            let geometry = Geometry::new(page, 40, bytes);
+            let all = geometry.blocks;
             for slot in [0, 1, 2, 31, 32, 39] {
                 assert_eq!(geometry.pages_within(slot, 0, all), geometry.pages_around(slot, 0, all));
-                let (start, end) = (all / 3, all * 2 / 3 + 5);
+                assert_eq!(geometry.blocks_within(slot, &geometry.pages_around(slot, 0, all)), 0..all);
+                let (start, end) = (all / 3, all * 2 / 3 + 1);
                 let within = geometry.pages_within(slot, start, end);
-                let first = slot * geometry.stride + start as usize * 8;
-                let last = slot * geometry.stride + end as usize * 8;
+                let first = slot * geometry.stride + start as usize * bytes;
+                let last = slot * geometry.stride + end as usize * bytes;
                 assert!(within.is_empty() || (within.start >= first && within.end <= last));
                 assert!(within.start < first + page.bytes() && within.end + page.bytes() > last);
                 assert!(within.start.is_multiple_of(page.bytes()) && within.end.is_multiple_of(page.bytes()));
+                let blocks = geometry.blocks_within(slot, &within);
+                assert!(blocks.is_empty() || (blocks.start >= start && blocks.end <= end));
             }
         }
     }

@@ -6,17 +6,17 @@ use core::ptr::{self, NonNull};
 
 use memgroup_sync::atomic::AtomicU64;
 
-use crate::arena::block::Block;
+use crate::arena::chunk::Block;
 use crate::arena::os::Place;
 
 pub(crate) fn of(block: Block) -> usize {
     block.place.address().as_ptr().expose_provenance()
 }
 
-pub(crate) fn block(base: usize, chunk: u32, start: u32, words: u32) -> Block {
+pub(crate) fn block(base: usize, chunk: u32, at: u32, words: u32) -> Block {
     let address = NonNull::new(ptr::with_exposed_provenance_mut(base));
     let place = Place::new(address.expect("a linked block has an address"));
-    Block { place, chunk, start, count: words }
+    Block { place, chunk, at, words }
 }
 
 /// # Safety

@@ -10,7 +10,6 @@ use memgroup_sync::grace::{self, Form};
 use memgroup_sync::{Chunk, ChunkPool, thread};
 
 use super::Record;
-use crate::arena::block::Wait;
 use crate::arena::config::ArenaConfig;
 use crate::models::explore;
 use crate::mutation::{self, Mutation};
@@ -22,11 +21,12 @@ const MARK: u64 = 7;
 fn with_record(model: impl FnOnce(&'static Records, &Arc<Record>)) {
     let records = Records::new(ArenaConfig::new(1), 1).expect("one word on one slot is allowed");
     let records = memgroup_sync::keep(Box::new(records));
+    records.provide(1).expect("loom has memory");
     model(records, &Arc::new(records.record()));
 }
 
 fn fresh(records: &'static Records) -> Fresh {
-    records.allocate(0, Wait::May).expect("loom has memory")
+    records.allocate(0).expect("its chunk has room")
 }
 
 fn access(record: &Arc<Record>) -> thread::JoinHandle<()> {
@@ -179,6 +179,7 @@ static RECORDS: ChunkPool<Record> = ChunkPool::new(1);
 fn a_record_is_erased(waits: bool) {
     let records = Records::new(ArenaConfig::new(2), 1).expect("one word on two slots is allowed");
     let records: &'static Records = memgroup_sync::keep(Box::new(records));
+    records.provide(1).expect("loom has memory");
     let chunk = RECORDS.take().expect("loom has memory");
     let record = &chunk.cells()[0];
     record.belong_to(records, &chunk);
@@ -224,6 +225,7 @@ fn loom_a_retirement_that_leaves_slots_enabled_is_caught() {
 fn records_of(words: usize) -> &'static Records {
     let records = Records::new(ArenaConfig::new(1), words).expect("a few words on one slot are allowed");
     let records: &'static Records = memgroup_sync::keep(Box::new(records));
+    records.provide(1).expect("loom has memory");
     records.admit(0);
     records
 }

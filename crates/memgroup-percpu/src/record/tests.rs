@@ -8,7 +8,7 @@ use memgroup_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use memgroup_sync::grace::{self, Form};
 
 use super::Record;
-use crate::arena::block::{LEAVING, Wait};
+use crate::arena::chunk::LEAVING;
 use crate::arena::config::ArenaConfig;
 use crate::arena::os::{Call, inject};
 use crate::arena::page::PageSize;
@@ -23,7 +23,8 @@ fn records() -> &'static Records {
 }
 
 fn fresh(records: &'static Records, owner: u32) -> Fresh {
-    records.allocate(owner, Wait::May).expect("the system has memory")
+    records.provide(1).expect("the system has memory");
+    records.allocate(owner).expect("there is a chunk")
 }
 
 /// The value of word 3 on slot 0.
@@ -77,9 +78,9 @@ fn finds_the_same_word_with_and_without_a_call() {
 }
 
 #[test]
-#[should_panic(expected = "records have owners below 4294967294, not 4294967294")]
+#[should_panic(expected = "records have owners below 4294967295, not 4294967295")]
 fn the_numbers_that_the_arena_keeps_own_nothing() {
-    drop(records().allocate(LEAVING, Wait::May));
+    let _ = records().allocate(LEAVING);
 }
 
 mod a_block_of_other_records {
@@ -245,8 +246,8 @@ fn a_move_belongs_to_its_owners_record_until_it_is_unlinked() {
 fn a_refused_chunk_is_an_error_and_changes_nothing() {
     let records = records();
     let guard = inject::fail(Call::Map, 0);
-    let error = records.allocate(1, Wait::May).err().expect("the system refuses");
-    assert!(records.allocate(1, Wait::Never).is_err());
+    let error = records.provide(1).expect_err("the system refuses");
+    assert!(records.allocate(1).is_none());
     drop(guard);
     assert!(error.to_string().starts_with("map "), "{error}");
     assert_eq!(records.arena().stats().chunks, 0);

@@ -76,7 +76,7 @@ fn evict_idle(asking: &'static Node, slot: usize, wanted: u64, below: Option<&'s
     let mut freed = 0;
     for _ in 0..u64::from(VISITS).min(groups) {
         // ORDERING: Relaxed, because the position of the hand matters for fairness only.
-        let at = shared.budget.hand.get(slot).fetch_add(1, Ordering::Relaxed) % groups;
+        let at = shared.budget.hand(slot).fetch_add(1, Ordering::Relaxed) % groups;
         let is_meant = |node: &&'static Node| {
             !std::ptr::eq(*node, asking) && below.is_none_or(|below| node.is_within(below))
         };

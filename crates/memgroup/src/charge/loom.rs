@@ -4,7 +4,7 @@
 //! fit below the limit at every moment, no call may be refused. Each fault of `mutation` must make
 //! its model fail.
 
-use memgroup_percpu::{Records, SlotSource, Wait};
+use memgroup_percpu::{Records, SlotSource};
 use memgroup_sync::loom::thread;
 
 use crate::base::id::NodeId;
@@ -72,7 +72,8 @@ pub(crate) fn obtain(config: Config) -> &'static Shared {
 
 /// loom creates a word at its first access, which must precede the model's threads.
 fn warm(records: &'static Records) {
-    let blocks = [(); 3].map(|()| records.allocate(1, Wait::May).unwrap());
+    records.provide(3).unwrap();
+    let blocks = [(); 3].map(|()| records.allocate(1).unwrap());
     for block in blocks {
         for (slot, index) in
             records.admitted().flat_map(|slot| (0..records.words()).map(move |at| (slot, at)))

@@ -77,6 +77,6 @@ pub struct PerCpuStats {
     pub chunks: usize,
     /// Number of slots that threads have charged on.
     pub slots: usize,
-    /// Bytes in which memory is populated and given back.
+    /// Bytes in which memory is given back.
     pub page_bytes: u64,
 }

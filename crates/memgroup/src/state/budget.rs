@@ -11,21 +11,31 @@
 //! - P1. A miss visits at most two stocks and takes no lock. With more, the hand would lap itself
 //!   within one round of many busy groups, and would spare none of them.
 
-use memgroup_percpu::{OutOfMemory, PerCpu};
 use memgroup_sync::FixedU64;
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
 /// The reserved bytes of every slot of one hierarchy.
 pub(crate) struct Budget {
-    reserved: PerCpu<AtomicU64>,
-    pub(crate) hand: PerCpu<AtomicU64>,
+    slots: Box<[SlotBudget]>,
     limit_bytes: FixedU64,
 }
 
+/// The words of one slot, on a pair of lines of their own: processors fetch lines in pairs.
+#[repr(align(128))]
+struct SlotBudget {
+    reserved: AtomicU64,
+    hand: AtomicU64,
+}
+
 impl Budget {
-    pub(crate) fn new(slots: usize, limit_bytes: u64) -> Result<Budget, OutOfMemory> {
-        let limit_bytes = FixedU64::new(limit_bytes);
-        Ok(Budget { reserved: PerCpu::try_new(slots)?, hand: PerCpu::try_new(slots)?, limit_bytes })
+    pub(crate) fn new(slots: usize, limit_bytes: u64) -> Budget {
+        let slot = |_| SlotBudget { reserved: AtomicU64::new(0), hand: AtomicU64::new(0) };
+        Budget { slots: (0..slots).map(slot).collect(), limit_bytes: FixedU64::new(limit_bytes) }
+    }
+
+    /// The number of the place that the clock hand of a slot visits next.
+    pub(crate) fn hand(&self, slot: usize) -> &AtomicU64 {
+        &self.slots[slot].hand
     }
 
     /// Sets the budget of each slot. Nothing may be reserved at that moment.
@@ -35,7 +45,7 @@ impl Budget {
 
     /// Reserves `bytes` in the slot's budget, if all of them fit. Returns whether it did.
     pub(crate) fn reserve(&self, slot: usize, bytes: u64) -> bool {
-        let (reserved, limit_bytes) = (self.reserved.get(slot), self.limit_bytes.get());
+        let (reserved, limit_bytes) = (&self.slots[slot].reserved, self.limit_bytes.get());
         // ORDERING: Relaxed, here and below, because the sum alone matters and every change is an
         // RMW on it (I1).
         reserved
@@ -47,13 +57,13 @@ impl Budget {
 
     pub(crate) fn give_back(&self, slot: usize, bytes: u64) {
         if bytes > 0 {
-            let before = self.reserved.get(slot).fetch_sub(bytes, Ordering::Relaxed);
+            let before = self.slots[slot].reserved.fetch_sub(bytes, Ordering::Relaxed);
             debug_assert!(before >= bytes);
         }
     }
 
     /// Returns the bytes that are reserved now in each slot.
     pub(crate) fn reserved(&self) -> impl Iterator<Item = u64> + '_ {
-        self.reserved.iter().map(|reserved| reserved.load(Ordering::Relaxed))
+        self.slots.iter().map(|slot| slot.reserved.load(Ordering::Relaxed))
     }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use memgroup_percpu::{ArenaConfig, ArenaError, OutOfMemory, PageSize, SlotSource};
+use memgroup_percpu::{ArenaConfig, ArenaError, PageSize, SlotSource};
 
 use crate::base::limit::LARGEST_RESERVE;
 #[cfg(not(memgroup_loom))]
@@ -378,7 +378,6 @@ enum Reason {
         allowed: &'static str,
     },
     Arena(ArenaError),
-    OutOfMemory(OutOfMemory),
     /// The system refused address space for nodes.
     Nodes,
 }
@@ -396,12 +395,6 @@ impl ConfigError {
     }
 }
 
-impl From<OutOfMemory> for ConfigError {
-    fn from(error: OutOfMemory) -> ConfigError {
-        ConfigError { reason: Reason::OutOfMemory(error) }
-    }
-}
-
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
@@ -409,7 +402,6 @@ impl fmt::Display for ConfigError {
                 write!(f, "{setting} is {value}; allowed: {allowed}")
             }
             Reason::Arena(error) => error.fmt(f),
-            Reason::OutOfMemory(error) => write!(f, "make the hierarchy: {error}"),
             Reason::Nodes => write!(
                 f,
                 "make the hierarchy: the system refused address space for its groups; raise RLIMIT_AS or vm.max_map_count"

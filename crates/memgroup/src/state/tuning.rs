@@ -24,7 +24,7 @@ pub trait Tuning: Sized {
     #[must_use]
     fn separate_trees(self, separate: bool) -> Self;
 
-    /// Sets the granule in which per-CPU memory is populated and given back, which is the system's
+    /// Sets the granule in which per-CPU memory is given back. It is the system's
     /// page unless set.
     #[must_use]
     fn page_size(self, page_size: PageSize) -> Self;

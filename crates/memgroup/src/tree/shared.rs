@@ -220,7 +220,7 @@ impl Shared {
             shape: config.shape(),
             source: config.source,
             stock_cap_max: FixedU64::new(config.stock_cap()),
-            budget: Budget::new(config.source.slots(), config.stock_budget_bytes)?,
+            budget: Budget::new(config.source.slots(), config.stock_budget_bytes),
             stocks: Words::new(config.source.slots()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
             statistics: Registry::new(&config)?,

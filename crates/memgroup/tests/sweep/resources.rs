@@ -143,11 +143,6 @@ fn sweep_mappings() {
 }
 
 #[test]
-fn sweep_pages_that_are_backed() {
-    call("resources::sweep_pages_that_are_backed", Call::Populate, PageSize::Kib64);
-}
-
-#[test]
 fn sweep_pages_that_are_given_back() {
     call("resources::sweep_pages_that_are_given_back", Call::Discard, PageSize::of_system());
 }

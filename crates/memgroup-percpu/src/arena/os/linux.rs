@@ -59,18 +59,16 @@ impl Region {
     /// Gives the pages of `range` back: they read as zero from now on (I2).
     pub(crate) fn discard(&self, range: Range<usize>) -> Result<(), Refused> {
         permitted(Call::Discard)?;
-        self.advise(range, libc::MADV_DONTNEED).map_err(|_| Refused)
-    }
-
-    /// Backs the pages of `range` with memory. Their contents stay as they are. Before Linux 5.14
-    /// the pages are backed when they are touched.
-    pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), Refused> {
-        permitted(Call::Populate)?;
-        match self.advise(range, libc::MADV_POPULATE_WRITE) {
-            // The pages are not touched here: threads of a slot that was admitted late may use
-            // values there, and an access of another size than theirs would be a data race.
-            Err(libc::EINVAL) => Ok(()),
-            answer => answer.map_err(|_| Refused),
+        assert!(range.end <= self.bytes, "a range up to {} of a region of {} bytes", range.end, self.bytes);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let address = self.at(range.start).address().as_ptr().cast();
+        // SAFETY: the range lies within this mapping. Pages that vanish read as zero, and words are
+        // atomics for which zero is a value (I2, I3 of the parent).
+        match unsafe { libc::madvise(address, range.len(), libc::MADV_DONTNEED) } {
+            0 => Ok(()),
+            _ => Err(Refused),
         }
     }
 
@@ -83,25 +81,14 @@ impl Region {
         for start in range.clone().step_by(PAGES * page) {
             let bytes = (range.end - start).min(PAGES * page);
             let address = self.at(start).address().as_ptr().cast();
-            // SAFETY: mincore writes one byte a page into `pages`, which is long enough, and reads nothing of the range.
+            // SAFETY: mincore writes one byte a page into `pages`, which is long enough, and reads
+            // nothing of the range.
             if unsafe { libc::mincore(address, bytes, pages.as_mut_ptr()) } != 0 {
                 return Err(Refused);
             }
             sum += pages[..bytes.div_ceil(page)].iter().filter(|&page| page & 1 != 0).count() * page;
         }
         Ok(sum)
-    }
-
-    fn advise(&self, range: Range<usize>, advice: i32) -> Result<(), i32> {
-        assert!(range.end <= self.bytes, "a range up to {} of a region of {} bytes", range.end, self.bytes);
-        if range.is_empty() {
-            return Ok(());
-        }
-        let address = self.at(range.start).address().as_ptr().cast();
-        // SAFETY: the range lies within this mapping. Pages that vanish read as zero, and words are atomics for which zero
-        // is a value (I2, I3 of the parent).
-        let answer = unsafe { libc::madvise(address, range.len(), advice) };
-        if answer == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) }
     }
 
     #[cfg(test)]
@@ -115,7 +102,8 @@ impl Drop for Region {
         let (shift, length) = self.mapping;
         // SAFETY: the mapping began `shift` bytes before the base (`map`).
         let address = unsafe { self.base.as_ptr().sub(shift) };
-        // SAFETY: the whole mapping is this region's; its owner vouches on drop that no thread uses a place in it any more.
+        // SAFETY: the whole mapping is this region's; its owner vouches on drop that no thread uses a
+        // place in it any more.
         let answer = unsafe { libc::munmap(address.cast(), length) };
         debug_assert_eq!(answer, 0, "munmap of a whole mapping fails only for a bad range");
     }

@@ -50,11 +50,6 @@ impl Region {
         Ok(())
     }
 
-    /// Nothing: the memory is there.
-    pub(crate) fn populate(&self, _range: Range<usize>) -> Result<(), Refused> {
-        permitted(Call::Populate)
-    }
-
     /// All of it.
     pub(crate) fn resident_bytes(&self, range: Range<usize>) -> Result<usize, Refused> {
         permitted(Call::Resident)?;

@@ -13,9 +13,12 @@ use memgroup_sync::atomic::Ordering;
 use xtask::Watchdog;
 
 use crate::arena::alloc::Arena;
-use crate::arena::block::{Block, NO_OWNER, Shape, Wait};
+use crate::arena::chunk::Block;
 use crate::arena::config::ArenaConfig;
 use crate::arena::page::PageSize;
+
+/// As many words as the per-CPU records of one kernel group: 2,704 bytes.
+pub(crate) const GROUP: usize = 338;
 
 /// A generator of numbers, from a seed that the test prints.
 pub(crate) struct Random(pub(crate) u64);
@@ -33,36 +36,31 @@ impl Random {
     }
 }
 
-pub(crate) fn arena(slots: usize, page: PageSize) -> Arena {
-    Arena::new(ArenaConfig::new(slots).page(page).float_bytes(0)).expect("the slots and the page are right")
+pub(crate) fn arena(slots: usize, page: PageSize, words: usize) -> Arena {
+    let config = ArenaConfig::new(slots).page(page).float_bytes(0);
+    Arena::new(config, words).expect("the slots and the page are right")
 }
 
 /// A block with the number of its owner in every word, on every admitted slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marked {
     pub(crate) block: Block,
-    pub(crate) shape: Shape,
     pub(crate) mark: u32,
 }
 
 impl Marked {
     /// Allocates a block, which is zero on all admitted slots, and marks it there.
-    pub(crate) fn new(arena: &Arena, shape: Shape, owner: u32, mark: u32) -> Self {
-        let block = arena.alloc(shape, owner, Wait::May).expect("the system has memory");
-        Self::mark(arena, block, shape, mark)
-    }
-
-    pub(crate) fn unmovable(arena: &Arena, shape: Shape, mark: u32) -> Self {
-        Self::new(arena, shape, NO_OWNER, mark)
-    }
-
-    pub(crate) fn mark(arena: &Arena, block: Block, shape: Shape, mark: u32) -> Self {
-        let marked = Self { block, shape, mark };
-        assert_eq!(block.bytes(), shape.bytes());
-        for slot in arena.slots.iter() {
-            let address = block.place.address().addr().get() + slot * arena.stride_bytes();
-            assert!(address.is_multiple_of(shape.align as usize * 8), "aligned on slot {slot}");
+    pub(crate) fn new(arena: &Arena, owner: u32) -> Self {
+        loop {
+            if let Some(block) = arena.alloc(owner) {
+                return Self::mark(arena, block, owner + 1);
+            }
+            arena.provide(1).expect("the system has memory");
         }
+    }
+
+    pub(crate) fn mark(arena: &Arena, block: Block, mark: u32) -> Self {
+        let marked = Self { block, mark };
         marked.each_word(arena, |slot, word, value| {
             assert_eq!(
                 value.swap(u64::from(mark), Ordering::Relaxed),
@@ -91,9 +89,9 @@ impl Marked {
         mut each: impl FnMut(usize, usize, &memgroup_sync::atomic::AtomicU64),
     ) {
         for slot in arena.slots.iter() {
-            for word in 0..self.block.bytes() / 8 {
+            for word in 0..self.block.words as usize {
                 // SAFETY: the slot is admitted, the word within the block, and the block not free.
-                each(slot, word, unsafe { self.block.word(arena.stride_bytes(), slot, word) });
+                each(slot, word, unsafe { self.block.word(arena.geometry.stride, slot, word) });
             }
         }
     }
@@ -102,17 +100,16 @@ impl Marked {
 /// Makes every move that the arena offers; returns the bytes that were moved on one slot.
 pub(crate) fn move_all(arena: &Arena, blocks: &mut std::collections::BTreeMap<u32, Marked>) -> u64 {
     let _watchdog = Watchdog::over("the moves of an evacuation");
-    let (mut moved, mut moves) = (0, 0);
+    let mut moves = 0;
     while let Some(offer) = arena.begin_move() {
         moves += 1;
         assert!(moves <= 2 * blocks.len(), "more moves than blocks need");
         let old = blocks[&offer.owner];
         assert_eq!(old.block, offer.from, "an owner's block is offered as the arena gave it");
-        moved += old.block.bytes() as u64;
-        blocks.insert(offer.owner, Marked::mark(arena, offer.to, old.shape, old.mark));
+        blocks.insert(offer.owner, Marked::mark(arena, offer.to, old.mark));
         arena.free(offer.from);
     }
-    moved
+    (moves * arena.geometry.block_bytes) as u64
 }
 
 pub(crate) fn depopulate_all(arena: &Arena) -> u64 {

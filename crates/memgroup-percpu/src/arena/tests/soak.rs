@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use xtask::Watchdog;
 
-use super::{Marked, Random, depopulate_all};
+use super::{GROUP, Marked, Random, depopulate_all};
 use crate::arena::alloc::Arena;
-use crate::arena::block::{NO_OWNER, Shape, Wait};
 use crate::arena::config::ArenaConfig;
 use crate::arena::page::PageSize;
 
@@ -20,24 +19,8 @@ type Table = Vec<Mutex<Option<Marked>>>;
 
 fn work(arena: &Arena, table: &Table, thread: usize, seed: u64) {
     let mut random = Random(seed + thread as u64);
-    let mut fixed: Vec<Marked> = Vec::new();
     for _ in 0..ROUNDS {
         let admitted: Vec<usize> = arena.slots.iter().collect();
-        let bytes = if random.below(20) == 0 { 1 + random.below(32 << 10) } else { 1 + random.below(3000) };
-        if random.below(3) == 0 {
-            let shape = Shape::new(bytes, [1, 8, 64, 128][random.below(60).min(3)]);
-            if fixed.len() > 40 {
-                let block = fixed.swap_remove(random.below(fixed.len()));
-                block.check(arena, &admitted);
-                block.free(arena);
-            }
-            let wait = if random.below(8) == 0 { Wait::Never } else { Wait::May };
-            if let Ok(block) = arena.alloc(shape, NO_OWNER, wait) {
-                fixed.push(Marked::mark(arena, block, shape, thread as u32 + 100));
-            }
-            continue;
-        }
-        let shape = Shape::new(bytes, 8);
         let owner = thread * OWNERS + random.below(OWNERS);
         let mut place = table[owner].lock().unwrap();
         match place.take() {
@@ -45,12 +28,13 @@ fn work(arena: &Arena, table: &Table, thread: usize, seed: u64) {
                 block.check(arena, &admitted);
                 block.free(arena);
             }
-            None => *place = Some(Marked::new(arena, shape, owner as u32, owner as u32 + 1)),
+            // Now and then without a chunk for it.
+            None if random.below(8) == 0 => {
+                let block = arena.alloc(owner as u32);
+                *place = block.map(|block| Marked::mark(arena, block, owner as u32 + 1));
+            }
+            None => *place = Some(Marked::new(arena, owner as u32)),
         }
-    }
-    for block in fixed {
-        block.check(arena, &arena.slots.iter().collect::<Vec<_>>());
-        block.free(arena);
     }
 }
 
@@ -61,7 +45,7 @@ fn move_some(arena: &Arena, table: &Table) {
         let mut place = table[offer.owner as usize].lock().unwrap();
         match place.as_mut() {
             Some(block) if block.block == offer.from => {
-                *block = Marked::mark(arena, offer.to, block.shape, block.mark);
+                *block = Marked::mark(arena, offer.to, block.mark);
                 arena.free(offer.from);
             }
             // Its owner has freed it meanwhile.
@@ -70,12 +54,12 @@ fn move_some(arena: &Arena, table: &Table) {
     }
 }
 
-fn soak(page: PageSize, slots: usize, seed: u64) {
-    println!("seed {seed}, {page:?}, {slots} slots");
+fn soak(page: PageSize, slots: usize, words: usize, seed: u64) {
+    println!("seed {seed}, {page:?}, {slots} slots, {words} words");
     let _watchdog = Watchdog::over("a soak of the arena");
     let config = ArenaConfig::new(slots).page(page).float_bytes(64 << 10);
-    let arena = Arena::new(config).expect("right");
-    (0..slots.min(3)).for_each(|slot| arena.admit(slot));
+    let arena = Arena::new(config, words).expect("right");
+    (0..slots.min(3)).for_each(|slot| _ = arena.slots.insert(slot));
     const THREADS: usize = 3;
     let table: Table = (0..THREADS * OWNERS).map(|_| Mutex::new(None)).collect();
     let over = AtomicBool::new(false);
@@ -87,12 +71,16 @@ fn soak(page: PageSize, slots: usize, seed: u64) {
             })
             .collect();
         scope.spawn(|| {
+            let mut turn = 0;
             // ORDERING: Relaxed; a flag that ends the loops.
             while !over.load(Ordering::Relaxed) {
+                turn += 1;
                 arena.depopulate_now(40);
                 arena.depopulate(std::time::Instant::now(), 20);
-                arena.provide(338, 12).expect("the system has memory");
-                arena.check();
+                arena.provide(12).expect("the system has memory");
+                if turn % 16 == 0 {
+                    arena.check();
+                }
                 std::thread::yield_now();
             }
         });
@@ -126,6 +114,7 @@ fn soak(page: PageSize, slots: usize, seed: u64) {
 #[test]
 fn threads_that_allocate_free_move_and_depopulate_lose_nothing() {
     let seed = std::env::var("MEMGROUP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(11);
-    soak(PageSize::of_system(), 2, seed);
-    soak(PageSize::Kib64, 5, seed);
+    soak(PageSize::of_system(), 2, GROUP, seed);
+    soak(PageSize::of_system(), 2, 3, seed);
+    soak(PageSize::Kib64, 5, 600, seed);
 }

@@ -189,7 +189,7 @@ fn ids_are_good_after_a_hierarchy_that_was_refused_memory() {
         drop(guard);
         refused
     });
-    assert!(refused.count() > 1, "the second thing that is mapped is for the root");
+    assert!(refused.count() > 0, "what is mapped first is for the root");
     for _ in 0..2 {
         let hierarchy = Hierarchy::new(config).unwrap();
         for group in create(&hierarchy, 20 * CHUNK).iter().chain([&hierarchy.root()]) {

@@ -4,7 +4,7 @@
 //! - I2. Every node has an entry in every store. Nodes and stores are made under the tree lock.
 //! - I3. Records are linked and unlinked under the tree lock.
 
-use memgroup_percpu::{Mark, MarkCell, Record, Records, Wait};
+use memgroup_percpu::{Mark, MarkCell, Record, Records};
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::Section;
 use memgroup_sync::{Chunk, ChunkPool, Erasable, FixedRef, FixedSlice, Mutex, erasable};
@@ -255,7 +255,7 @@ impl StatEntry {
     pub(crate) fn alloc_record(&self, owner: u32, slot: usize) {
         let records = &self.store().records;
         if !self.record.is_linked()
-            && let Ok(fresh) = records.allocate(owner, Wait::Never)
+            && let Some(fresh) = records.allocate(owner)
         {
             let before = self.record.link(fresh);
             debug_assert!(before.is_none());

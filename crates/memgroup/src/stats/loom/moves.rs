@@ -1,6 +1,5 @@
 //! UpdateTree and flushes against records that move, go and come back.
 
-use memgroup_percpu::Wait;
 use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
@@ -12,7 +11,7 @@ use crate::tree::node::Node;
 fn relocate(node: &'static Node) {
     let turn = flush::lock(store(node).updates, node.shared());
     let _tree = node.shared().tree.lock();
-    let target = store(node).records.allocate(node.id().0, Wait::May).unwrap();
+    let target = store(node).records.allocate(node.id().0).unwrap();
     moves::move_to(entry(node), target, &turn);
 }
 
