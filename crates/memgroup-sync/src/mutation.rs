@@ -35,6 +35,14 @@ crate::mutations! {
     TakeByStore,
     /// A value that is retired is dropped at once.
     RetireFreesAtOnce,
+    /// A scan finds new blocks of records by a load.
+    NextBlockIsLoaded,
+    /// A place is vacated without publishing what came before.
+    VacateRelaxed,
+    /// The users of places are listed without a fence.
+    UsersWithoutFence,
+    /// A pin by a store publishes nothing of the pin before.
+    NextPinRelaxed,
     /// A place is pinned by a store although the withdrawal makes no barrier.
     PinByStore,
     /// A pin ends by a store although the waiting thread makes no barrier.

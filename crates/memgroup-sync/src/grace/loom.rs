@@ -202,6 +202,23 @@ fn loom_an_entry_by_a_store_is_caught_by_one_scan() {
     fails_with(Mutation::EnterByStore, || explore_as_shipped(|| one_scan(1)));
 }
 
+/// A scan beside a section for which no record is free, so its thread appends a block.
+fn a_section_in_a_new_block() {
+    (0..registry::RECORDS).for_each(|_| _ = registry::claim());
+    one_scan(1);
+}
+
+#[test]
+fn loom_a_section_in_a_new_block_is_not_missed() {
+    explore_as_shipped(a_section_in_a_new_block);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_new_block_that_is_found_by_a_load_is_caught() {
+    fails_with(Mutation::NextBlockIsLoaded, || explore_as_shipped(a_section_in_a_new_block));
+}
+
 #[test]
 fn loom_a_section_that_follows_another_sees_the_unlink_or_is_waited_for() {
     explore(|| {

@@ -142,7 +142,11 @@ impl Reader {
     #[cold]
     #[inline(never)]
     fn begin_by_swap(&self, clock: u64) {
-        // ORDERING: Release; a scan that finds it (lost barrier) knows that the sections entered by a store are over.
+        // ORDERING: Release; pairs with the Acquire in `entered_by_swap_since`: a scan that finds it
+        // (lost barrier) knows that the sections entered by a store are over. Weaker, a processor could
+        // show it before the word of such a section. No model shows that: loom has the stores of a word
+        // in the order in which they ran, so the scan's exchange finds the last one, and acquires its
+        // writes.
         self.swapped.store(clock, Ordering::Release);
         // ORDERING: AcqRel; pairs with the scan's exchange of this word. One of the two is first: either the scan
         // sees this section, or this section sees the unlinking before the scan. Weaker, both could miss.

@@ -21,6 +21,7 @@ use super::place::Anchor;
 use super::record::{Found, PinBy, Record, thread_id};
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 use crate::grace::{Evidence, Form, barrier};
+use crate::mutation::{Mutation, active};
 use crate::{Mutex, depth, interleave};
 
 /// Records in a chunk.
@@ -146,9 +147,12 @@ impl Domain {
     /// barrier, if a pin could hide. Threads that have left since may be in the list. Once `busy` does not show one of them any more,
     /// that thread has left, and its use of the place comes before.
     pub fn users(&'static self) -> Vec<Occupant> {
-        // ORDERING: SeqCst; pairs with the fence in `Record::claim`: a lease that is not seen claimed here reads places after this call
-        // began.
-        fence(Ordering::SeqCst);
+        if !active(Mutation::UsersWithoutFence) {
+            // ORDERING: SeqCst; pairs with the fence in `Record::claim`. Without it a lease that isn't
+            // seen claimed here could miss writes that came before this call. Loom:
+            // `loom_a_thread_that_is_not_listed_sees_the_writes_before`.
+            fence(Ordering::SeqCst);
+        }
         let Some(evidence) = self.evidence(|| barrier::barrier(Form::Expedited)) else { return Vec::new() };
         let me = thread_id();
         self.records().filter_map(|record| Occupant::of_any(record, record.scan(evidence, me))).collect()

@@ -10,7 +10,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::record::{PinBy, Record};
 use super::{Domain, Lease, Place, Withdrawn};
+use crate::atomic::AtomicU32;
 use crate::grace::{Evidence, epoch};
 use crate::loom::cell::UnsafeCell;
 use crate::loom::model::Builder;
@@ -440,4 +442,101 @@ fn loom_a_lost_barrier_without_proofs_is_caught_by_a_pin() {
 #[should_panic(expected = "a detached closure runs once")]
 fn loom_a_lease_that_ends_by_a_store_is_caught() {
     fails_with(Mutation::LeaseEndsByStore, || explore(the_barrier_is_lost));
+}
+
+/// A place is withdrawn from, and vacated, beside a thread that may find it vacant.
+fn vacated() {
+    let field = Field::with(1);
+    let before = Arc::new(UnsafeCell::new(0));
+    let written = Arc::clone(&before);
+    let other = thread::spawn(move || {
+        // After the withdrawal, whose fence would publish it.
+        let withdrawn = field.withdraw();
+        // SAFETY: loom checks that no other thread touches it meanwhile.
+        written.with_mut(|value| unsafe { *value = 1 });
+        overwrite(withdrawn.wait().expect("this thread has pinned nothing"));
+    });
+    if !field.place.is_taken() {
+        // SAFETY: as above.
+        before.with(|value| assert_eq!(unsafe { *value }, 1));
+        field.place.put(Value::new(2));
+    }
+    other.join().unwrap();
+}
+
+#[test]
+fn loom_a_place_found_vacant_shows_the_end_of_the_last_use() {
+    explore(vacated);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_place_that_is_vacated_without_publishing_is_caught() {
+    fails_with(Mutation::VacateRelaxed, || explore(vacated));
+}
+
+/// Something is withdrawn by a flag, and the threads that use places are listed, beside a walk.
+fn users_are_listed() {
+    let field = Field::with(1);
+    let (gone, used) = (Arc::new(AtomicU32::new(0)), Arc::new(UnsafeCell::new(0)));
+    let (is_gone, uses) = (Arc::clone(&gone), Arc::clone(&used));
+    let other = thread::spawn(move || {
+        let mut lease = field.domain.lease();
+        let pinned = lease.pin(field.place);
+        // ORDERING: Relaxed; the model is about the list.
+        if is_gone.load(Ordering::Relaxed) == 0 {
+            // SAFETY: loom checks that no other thread writes meanwhile.
+            uses.with(|value| assert_eq!(unsafe { *value }, 0));
+        }
+        drop(pinned);
+    });
+    // ORDERING: Relaxed; as above.
+    gone.store(1, Ordering::Relaxed);
+    if field.domain.users().is_empty() {
+        // SAFETY: loom checks that no other thread reads meanwhile.
+        used.with_mut(|value| unsafe { *value = 1 });
+    }
+    other.join().unwrap();
+}
+
+#[test]
+fn loom_a_thread_that_is_not_listed_sees_the_writes_before() {
+    explore(users_are_listed);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_list_of_users_without_a_fence_is_caught() {
+    fails_with(Mutation::UsersWithoutFence, || explore(users_are_listed));
+}
+
+/// A record pins one place after another by stores, beside a scan that finds the second pin.
+fn one_pin_after_another() {
+    let record = crate::keep(Box::new(Record::default()));
+    let value = Arc::new(UnsafeCell::new(0));
+    let used = Arc::clone(&value);
+    let other = thread::spawn(move || {
+        record.claim(1).expect("the record is free");
+        record.pin(8, PinBy::Store);
+        // SAFETY: loom checks that no other thread writes meanwhile.
+        used.with(|value| assert_eq!(unsafe { *value }, 0));
+        record.unpin(PinBy::Store);
+        record.pin(16, PinBy::Store);
+    });
+    if record.scan(Evidence::Loads, 2).0 == 16 {
+        // SAFETY: loom checks that no other thread reads meanwhile.
+        value.with_mut(|value| unsafe { *value = 1 });
+    }
+    other.join().unwrap();
+}
+
+#[test]
+fn loom_a_pin_by_a_store_ends_the_one_before() {
+    explore(one_pin_after_another);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_pin_by_a_store_that_publishes_nothing_is_caught() {
+    fails_with(Mutation::NextPinRelaxed, || explore(one_pin_after_another));
 }

@@ -13,7 +13,8 @@
 //! - I4. LEAVING is set before the barrier, and `departure` after it: a thread that finds a departure may scan.
 //! - E1. put → pin: Release → Acquire on `value`. Loom: `loom_a_place_that_is_used_again_shows_the_whole_new_value`.
 //! - E2. put → withdraw: Release → exchange and fence on `value`. Loom: `loom_a_withdrawn_value_is_seen_whole`.
-//! - E3. The end of a departure → put: Release → Acquire on `state`.
+//! - E3. The end of a departure → put: Release → Acquire on `state`. Loom:
+//!   `loom_a_place_found_vacant_shows_the_end_of_the_last_use`.
 
 #![allow(unsafe_code)]
 
@@ -98,9 +99,10 @@ impl Anchor {
 
     /// Notes that no thread uses the place any more, and that its value is given back.
     pub(super) fn vacate(&self) {
-        // ORDERING: Release; pairs with `Place::put` (E3). Weaker, the next value could be put before the place is emptied of this one,
-        // and be lost.
-        self.state.store(VACANT, Ordering::Release);
+        let relaxed = active(Mutation::VacateRelaxed);
+        // ORDERING: Release; pairs with the Acquire in `Place::put` and `is_taken` (E3). Weaker, the
+        // next value could be put before the place is emptied of this one, and be lost.
+        self.state.store(VACANT, if relaxed { Ordering::Relaxed } else { Ordering::Release });
     }
 }
 

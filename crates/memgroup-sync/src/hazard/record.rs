@@ -117,7 +117,10 @@ impl Record {
         if clock & SWAP == 0 {
             return Some(PinBy::Store);
         }
-        // ORDERING: Release; a scan that finds it (lost barrier) knows that the leases before this one are over.
+        // ORDERING: Release; pairs with the Acquire in `is_proven`: a scan that finds it (lost barrier)
+        // knows that the leases before this one are over. Weaker, a processor could show it before the
+        // last pin by a store. No model shows that: loom has the stores of `place` in the order in
+        // which they ran, so the scan's exchange finds the last one, and acquires its writes.
         self.swapped.store(clock, Ordering::Release);
         Some(PinBy::Swap)
     }
@@ -178,9 +181,11 @@ impl Record {
         if by == PinBy::Swap && !active(Mutation::PinByStore) {
             self.pin_by_swap(key);
         } else {
-            // ORDERING: Release; pairs with the scan's Acquire: a scan that sees this pin knows the one before it on this record to be
-            // over. The withdrawal's barrier makes the pin visible before the place is read (E4).
-            self.place.store(key, Ordering::Release);
+            let relaxed = active(Mutation::NextPinRelaxed);
+            // ORDERING: Release; pairs with the scan's Acquire: a scan that sees this pin knows that the
+            // one before it on this record is over. Loom: `loom_a_pin_by_a_store_ends_the_one_before`.
+            // The withdrawal's barrier makes the pin visible before the place is read (E4).
+            self.place.store(key, if relaxed { Ordering::Relaxed } else { Ordering::Release });
             // The barrier orders the processor; this orders the compiler.
             compiler_fence(Ordering::SeqCst);
         }
