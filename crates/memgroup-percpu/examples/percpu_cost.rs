@@ -1,6 +1,6 @@
 //! The costs of per-slot memory: of a record allocated and discarded among 11,000 others, and of an
-//! addition to a word that never moves and to a record's word. It also measures pages given back, and
-//! marks set and collected.
+//! addition to a word that never moves and to a record's word. It also measures pages given back,
+//! and marks set and collected.
 //!
 //! ```text
 //! cargo run --release -p memgroup-percpu --example percpu_cost
@@ -65,7 +65,8 @@ mod measured {
         median(samples)
     }
 
-    /// Additions of one sample: so few that most samples are over before another thread gets the processor.
+    /// Additions of one sample: so few that most samples are over before another thread gets the
+    /// processor.
     const TURNS: usize = 50_000;
 
     /// Nanoseconds of one turn of `add`, out of many.
@@ -75,7 +76,8 @@ mod measured {
         start.elapsed().as_nanos() as f64 / TURNS as f64
     }
 
-    /// Prints the cost of an addition, each way together with a bare one. The ways take turns, so that all see the same machine.
+    /// Prints the cost of an addition, each way together with a bare one. The ways take turns, so
+    /// that all see the same machine.
     fn additions() {
         const HANDLES: usize = 64;
         const ROUNDS: usize = 401;
@@ -137,7 +139,8 @@ mod measured {
         println!("  to a word of {HANDLES} records, in turns       {many:6.2} ns   {:+.2}", many - bare);
     }
 
-    /// Microseconds a page to give back the pages of ten of eleven records, and how many pages a call took.
+    /// Microseconds a page to give back the pages of ten of eleven records, and how many pages a
+    /// call took.
     fn depopulate() -> (f64, f64) {
         let (mut samples, mut pages, mut calls) = (Vec::new(), 0, 0);
         for _ in 0..ROUNDS {
@@ -163,7 +166,8 @@ mod measured {
         (median(samples), pages as f64 / calls as f64)
     }
 
-    /// Marks of `numbers` numbers in `rows` rows, the places of all numbers, and a scratch for collections.
+    /// Marks of `numbers` numbers in `rows` rows, the places of all numbers, and a scratch for
+    /// collections.
     fn marked(rows: usize, numbers: u32) -> (&'static Marks, Vec<Mark>, Scratch) {
         let marks: &'static Marks = Box::leak(Box::new(Marks::new(rows, numbers)));
         (0..numbers).for_each(|number| marks.provide(number));

@@ -74,12 +74,14 @@ fn end_of_previous(bits: &[u64], flip: u64, start: u32, from: u32) -> u32 {
     start
 }
 
-/// The end of the last set bit of `start..from`, or `start`: the bits between it and `from` are clear.
+/// The end of the last set bit of `start..from`, or `start`: the bits between it and `from` are
+/// clear.
 pub(crate) fn end_of_previous_set(bits: &[u64], start: u32, from: u32) -> u32 {
     end_of_previous(bits, 0, start, from)
 }
 
-/// The end of the last clear bit of `start..from`, or `start`: the bits between it and `from` are set.
+/// The end of the last clear bit of `start..from`, or `start`: the bits between it and `from` are
+/// set.
 pub(crate) fn end_of_previous_clear(bits: &[u64], start: u32, from: u32) -> u32 {
     end_of_previous(bits, u64::MAX, start, from)
 }

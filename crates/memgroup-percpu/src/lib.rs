@@ -4,17 +4,17 @@
 //!
 //! # What the `unsafe` code rests on
 //!
-//! A safe function must be sound whatever its callers do: with wrong slots and indices, with records
-//! and blocks of other arenas, with guards that are forgotten, late, on any thread. Misuse panics,
-//! finds nothing, or leaks memory. The `unsafe` code rests on the following. Each `// SAFETY:`
-//! names the part of it that it uses.
+//! A safe function must be sound whatever its callers do: with wrong slots and indices, with
+//! records and blocks of other arenas, with guards that are forgotten, late, on any thread. Misuse
+//! panics, finds nothing, or leaks memory. The `unsafe` code rests on the following. Each `//
+//! SAFETY:` names the part of it that it uses.
 //!
 //! - **All memory is atomics.** Blocks and tables hold `AtomicU64`. So a wrong slot, or a late
-//!   addition, is never a data race. The arena itself accesses no memory of a live value: the system
-//!   backs pages and takes them back.
+//!   addition, is never a data race. The arena itself accesses no memory of a live value: the
+//!   system backs pages and takes them back.
 //! - **A unit for each slot.** The address of a copy is base + slot x stride + offset. The slot is
-//!   compared with the arena's number of slots and must be admitted, the offset is within the block,
-//!   and a block lies in one unit.
+//!   compared with the arena's number of slots and must be admitted, the offset is within the
+//!   block, and a block lies in one unit.
 //! - **One section for one access.** Flags, number of slots, number of words and base of a
 //!   [`Record`] are read within one section of [`grace`]. So they are of one owner of its cell, or
 //!   zero. The word is lent for no longer than the section.

@@ -15,13 +15,14 @@ pub fn prefetch<T>(value: &T) {
     }
 }
 
-/// `prefetchw`: the line comes with the right to write it. The standard library's intrinsic becomes a prefetch for
-/// reading unless the build names a newer processor, and the line would then travel twice. A processor without the
-/// instruction treats it as a no-op.
+/// `prefetchw`: the line comes with the right to write it. The standard library's intrinsic becomes
+/// a prefetch for reading unless the build names a newer processor, and the line would then travel
+/// twice. A processor without the instruction treats it as a no-op.
 #[cfg(all(target_arch = "x86_64", not(any(miri, memgroup_loom))))]
 #[inline]
 pub(crate) fn prefetch_write(address: *const u8) {
-    // SAFETY: a prefetch reads and writes nothing that the program can see, and never faults, whatever the address.
+    // SAFETY: a prefetch reads and writes nothing that the program can see, and never faults,
+    // whatever the address.
     unsafe {
         core::arch::asm!("prefetchw byte ptr [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }

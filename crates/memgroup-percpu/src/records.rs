@@ -6,8 +6,8 @@
 //!                └──────────────────── reclaim, a grace period later ◀────────────────────────────────────┘
 //! ```
 //!
-//! - I1. A block is held by one value: a `Fresh`, a record, an `Unlinked` or the limbo. Each knows the
-//!   records it came from, and others refuse it.
+//! - I1. A block is held by one value: a `Fresh`, a record, an `Unlinked` or the limbo. Each knows
+//!   the records it came from, and others refuse it.
 //! - I2. A slot is enabled only after the arena admitted it, and for ever.
 //! - E1. admit → access → allocate again: Release → Acquire on the slot's flag (`record`). A thread
 //!   that uses the slot knows that the arena admitted it, and so does whoever gets the memory after
@@ -115,8 +115,8 @@ impl Records {
     /// Takes memory for one record, all zero. `owner` is the number by which
     /// [`next_move`](Self::next_move) will name it.
     ///
-    /// It returns `None` if the memory that was [provided](Self::provide) is used up, or another thread
-    /// is in the arena. It never waits, makes no system call and allocates nothing.
+    /// It returns `None` if the memory that was [provided](Self::provide) is used up, or another
+    /// thread is in the arena. It never waits, makes no system call and allocates nothing.
     ///
     /// # Panics
     /// If `owner` is the largest number, which the arena keeps for itself.
@@ -170,8 +170,8 @@ impl Records {
         self.limbo.lock().len()
     }
 
-    /// Frees the blocks that were retired before the last grace period that is over. Returns how many.
-    /// It waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
+    /// Frees the blocks that were retired before the last grace period that is over. Returns how
+    /// many. It waits for nothing: see [`synchronize`](memgroup_sync::grace::synchronize).
     pub fn reclaim(&self) -> usize {
         self.reclaim_some(usize::MAX)
     }
@@ -190,10 +190,10 @@ impl Records {
         }
     }
 
-    /// Returns the next record that should move so that pages become free, and a block for it; `None`
-    /// when moving on gains nothing. The caller links [`Relocation::into_target`] to the record and
-    /// retires the old block. If the record has another block by then ([`Relocation::is_current`]), the
-    /// caller discards the target.
+    /// Returns the next record that should move so that pages become free, and a block for it;
+    /// `None` when moving on gains nothing. The caller links [`Relocation::into_target`] to the
+    /// record and retires the old block. If the record has another block by then
+    /// ([`Relocation::is_current`]), the caller discards the target.
     pub fn next_move(&'static self) -> Option<Relocation> {
         Some(Relocation { inner: self.arena.begin_move()?, records: self })
     }
@@ -215,7 +215,8 @@ impl Records {
         self.word_of(&fresh.block, slot, index)
     }
 
-    /// A word of a block that was unlinked; `None` beyond its end and on a slot that was not admitted.
+    /// A word of a block that was unlinked; `None` beyond its end and on a slot that was not
+    /// admitted.
     pub fn unlinked_word<'b>(&self, old: &'b Unlinked, slot: usize, index: usize) -> Option<&'b AtomicU64> {
         self.check(old.records);
         self.word_of(&old.block, slot, index)

@@ -4,14 +4,14 @@
 //!   a block:  │ slot 0: a word for each of 512 places │ 128 B │ slot 1: 512 words │ 128 B │ slot 2 ...
 //! ```
 //!
-//! A [`WordCell`] finds the word of its place on a slot with one load and one multiplication. Nothing
-//! has to be held meanwhile: the address stays good for ever, so an access needs no read section.
-//! The price is that the memory of a place goes back only with that of its whole block.
+//! A [`WordCell`] finds the word of its place on a slot with one load and one multiplication.
+//! Nothing has to be held meanwhile: the address stays good for ever, so an access needs no read
+//! section. The price is that the memory of a place goes back only with that of its whole block.
 //!
 //! - I1. The address space of a block is never unmapped, and holds nothing but these words. So a
 //!   reference to a word is good for the life of the process.
-//! - I2. A cell has the address of slot 0's word and the number of slots in one number. So an access
-//!   never combines the address of one table with the slots of another.
+//! - I2. A cell has the address of slot 0's word and the number of slots in one number. So an
+//!   access never combines the address of one table with the slots of another.
 //! - I3. A block's pages go back when each of its places was [released](Words::release). The caller
 //!   waits for a grace period before that, so a section that found the cell set finds the word as
 //!   its users left it.
@@ -283,7 +283,7 @@ impl WordCell {
         Some((slot, self.get(slot)?))
     }
 
-    /// Whether `word` is the one on `slot`.
+    /// Returns whether `word` is the one on `slot`.
     #[inline]
     pub fn leads_to(&self, slot: usize, word: &'static AtomicU64) -> bool {
         self.get(slot).is_some_and(|own| core::ptr::eq(own, word))

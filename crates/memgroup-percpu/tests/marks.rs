@@ -1,5 +1,5 @@
-//! Threads add and mark while others collect. Nothing is lost, and nothing is counted twice. A thread that adds and then collects finds
-//! all that it ever added. The seed is printed.
+//! Threads add and mark while others collect. Nothing is lost, and nothing is counted twice. A
+//! thread that adds and then collects finds all that it ever added. The seed is printed.
 //!
 //! Windows of a few instructions are opened by
 //!
@@ -15,7 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use memgroup_percpu::{Marks, Piece, Scratch, SlotSource, additive, pin_virtual};
 
 const ADDS: usize = if cfg!(miri) { 500 } else { 200_000 };
-/// Each adder counts in bits of its own of the shared counters, so that it can tell its additions from others'.
+/// Each adder counts in bits of its own of the shared counters, so that it can tell its additions
+/// from others'.
 const ADDERS: usize = 3;
 const LANE_BITS: u32 = 20;
 /// Neighbours in a word, in a chunk, and two chunks of one class.

@@ -1,4 +1,5 @@
-//! The environment variable, seen from processes that are started with it: the choice is made once in each.
+//! The environment variable, seen from processes that are started with it: the choice is made once
+//! in each.
 
 #![cfg(not(any(miri, memgroup_loom, memgroup_emulated)))]
 

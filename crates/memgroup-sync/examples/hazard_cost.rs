@@ -1,8 +1,9 @@
 //! The cost of a visit of a place: `cargo run --release -p memgroup-sync --example hazard_cost`.
 //!
-//! A walk over sixteen places, each with a value of which a word is read, by one thread and by two at a time. Prints the median of
-//! eleven interleaved rounds of each row, in nanoseconds a visit, and the difference to the row without protection. With
-//! `MEMGROUP_GRACE=swap` places are pinned by a swap. Then, in microseconds, a withdrawal that is waited for.
+//! A walk over sixteen places, each with a value of which a word is read, by one thread and by two
+//! at a time. Prints the median of eleven interleaved rounds of each row, in nanoseconds a visit,
+//! and the difference to the row without protection. With `MEMGROUP_GRACE=swap` places are pinned
+//! by a swap. Then, in microseconds, a withdrawal that is waited for.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
@@ -97,7 +98,8 @@ fn fenced(all: &'static All) -> f64 {
     let record = Record(AtomicPtr::default());
     ns(|| {
         for each in all {
-            // ORDERING: Relaxed, SeqCst, Acquire, Release; those of a hazard pointer with the barrier on the reader's side.
+            // ORDERING: Relaxed, SeqCst, Acquire, Release; those of a hazard pointer with the
+            // barrier on the reader's side.
             record.0.store(each.pointer.load(Ordering::Relaxed), Ordering::Relaxed);
             // ORDERING: as above.
             fence(Ordering::SeqCst);

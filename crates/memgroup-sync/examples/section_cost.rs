@@ -1,7 +1,8 @@
 //! The cost of a read section: `cargo run --release -p memgroup-sync --example section_cost`.
 //!
-//! Prints the median of eleven interleaved rounds of each row, and the difference to the empty loop. The swap row is the
-//! entry by a swap, written out; run with `MEMGROUP_GRACE=swap`, the section's own rows are entered so.
+//! Prints the median of eleven interleaved rounds of each row, and the difference to the empty
+//! loop. The swap row is the entry by a swap, written out; run with `MEMGROUP_GRACE=swap`, the
+//! section's own rows are entered so.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

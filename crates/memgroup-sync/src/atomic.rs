@@ -1,6 +1,8 @@
-//! Atomic words and fences: `core::sync::atomic`, or `loom::sync::atomic` under `cfg(memgroup_loom)`.
+//! Atomic words and fences: `core::sync::atomic`, or `loom::sync::atomic` under
+//! `cfg(memgroup_loom)`.
 //!
-//! Only the widths that memgroup uses are here. Under loom `new` is not `const`; see [`global!`](crate::global).
+//! Only the widths that memgroup uses are here. Under loom `new` is not `const`; see
+//! [`global!`](crate::global).
 
 #[cfg(not(memgroup_loom))]
 pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

@@ -16,14 +16,17 @@ pub(crate) struct AtomicBox<T> {
     pointer: AtomicPtr<T>,
     // Without it this would be `Send` and `Sync` for every `T`.
     owned: PhantomData<*mut T>,
-    /// The pointer once more, for a drop after the execution of the model, when loom's atomics are gone.
+    /// The pointer once more, for a drop after the execution of the model, when loom's atomics are
+    /// gone.
     #[cfg(memgroup_loom)]
     shadow: std::sync::atomic::AtomicPtr<T>,
 }
 
-// SAFETY: a box that is sent takes its value along; no other thread has a reference to that, or this would be borrowed.
+// SAFETY: a box that is sent takes its value along; no other thread has a reference to that, or
+// this would be borrowed.
 unsafe impl<T: Send> Send for AtomicBox<T> {}
-// SAFETY: through `&AtomicBox<T>` threads get `&T`, hence `Sync`, and take values out of each other, hence `Send`.
+// SAFETY: through `&AtomicBox<T>` threads get `&T`, hence `Sync`, and take values out of each
+// other, hence `Send`.
 unsafe impl<T: Send + Sync> Sync for AtomicBox<T> {}
 
 impl<T> AtomicBox<T> {
@@ -71,7 +74,8 @@ impl<T> Drop for AtomicBox<T> {
         if model_failed() {
             return;
         }
-        // ORDERING: Relaxed; the thread that gave this to the caller alone has ordered the earlier exchanges.
+        // ORDERING: Relaxed; the thread that gave this to the caller alone has ordered the earlier
+        // exchanges.
         #[cfg(memgroup_loom)]
         let value = match crate::keep::is_over() {
             true => NonNull::new(self.shadow.load(Ordering::Relaxed)),
@@ -81,7 +85,8 @@ impl<T> Drop for AtomicBox<T> {
         #[cfg(not(memgroup_loom))]
         let value = self.load(Ordering::Relaxed);
         if let Some(value) = value {
-            // SAFETY: out of a box, and this one's (I1); it is not borrowed, so no thread reads the value.
+            // SAFETY: out of a box, and this one's (I1); it is not borrowed, so no thread reads the
+            // value.
             drop(unsafe { Box::from_raw(value.as_ptr()) });
         }
     }

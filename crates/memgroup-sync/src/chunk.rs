@@ -8,14 +8,18 @@
 //!      └ grace period ──────┘ drop, a grace period later: all cells are zero, the pages go back to the system
 //! ```
 //!
-//! A reference to a cell may outlive its chunk. Its holder then finds zeros, and later another owner's values, but never memory that
-//! is not a `T`. So a reader needs no reference count, and the owner needs no proof that the last reader is gone. The kernel calls
-//! such memory type-safe (`SLAB_TYPESAFE_BY_RCU`).
+//! A reference to a cell may outlive its chunk. Its holder then finds zeros, and later another
+//! owner's values, but never memory that is not a `T`. So a reader needs no reference count, and
+//! the owner needs no proof that the last reader is gone. The kernel calls such memory type-safe
+//! (`SLAB_TYPESAFE_BY_RCU`).
 //!
-//! - I1. The address space of a chunk is never unmapped, and is only ever used for chunks of the same pool.
-//! - I2. Every cell is zero when [`ChunkPool::take`] returns it, unless a thread that is late wrote to it.
-//! - I3. Cells are erased after a grace period that began after their retirement, and taken again after another one. So within one
-//!   section a reader finds the values of one owner or zeros. A section that began before the retirement finds no zeros.
+//! - I1. The address space of a chunk is never unmapped, and is only ever used for chunks of the
+//!   same pool.
+//! - I2. Every cell is zero when [`ChunkPool::take`] returns it, unless a thread that is late wrote
+//!   to it.
+//! - I3. Cells are erased after a grace period that began after their retirement, and taken again
+//!   after another one. So within one section a reader finds the values of one owner or zeros. A
+//!   section that began before the retirement finds no zeros.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +30,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Erasable;
 use crate::grace::{self, Epoch, Limbo};
 
-/// The bits of a cell's address. Memory beyond is not used, so that a word has room for an address and for more.
+/// The bits of a cell's address. Memory beyond is not used, so that a word has room for an address
+/// and for more.
 pub const ADDRESS_BITS: u32 = 48;
 
 /// The chunks of one type that have no owner: the addresses for the next ones.
@@ -38,7 +43,8 @@ pub struct ChunkPool<T: Erasable> {
     free: Mutex<Vec<&'static [T]>>,
 }
 
-/// The cells of one owner. Their addresses stay good for ever. Dropped without [`retire`](Self::retire) it leaks its memory.
+/// The cells of one owner. Their addresses stay good for ever. Dropped without
+/// [`retire`](Self::retire) it leaks its memory.
 ///
 /// ```
 /// use memgroup_sync::atomic::{AtomicU64, Ordering};
@@ -112,7 +118,7 @@ impl<T: Erasable> Chunk<T> {
 }
 
 impl<T: Erasable> Chunk<T> {
-    /// Whether `part` lies in one of the cells.
+    /// Returns whether `part` lies in one of the cells.
     pub fn owns<U>(&self, part: &U) -> bool {
         let (range, at) = (self.cells.as_ptr_range(), core::ptr::from_ref(part).addr());
         range.start.addr() <= at && at < range.end.addr()
@@ -128,7 +134,8 @@ impl<T: Erasable> Chunk<T> {
 
 /// A chunk with cells that are to be erased.
 ///
-/// Drop it after a grace period: its cells are zero from then on, and their pages the system's. Dropped earlier it leaks its memory.
+/// Drop it after a grace period: its cells are zero from then on, and their pages the system's.
+/// Dropped earlier it leaks its memory.
 #[derive(Debug)]
 pub struct RetiredChunk<T: Erasable> {
     chunk: Chunk<T>,
@@ -165,7 +172,7 @@ impl<T: Erasable> fmt::Debug for Chunk<T> {
     }
 }
 
-/// Whether all addresses of so many bytes from `base` have [`ADDRESS_BITS`].
+/// Returns whether all addresses of so many bytes from `base` have [`ADDRESS_BITS`].
 fn is_near(base: NonNull<u8>, bytes: usize) -> bool {
     (base.addr().get() as u64).checked_add(bytes as u64).is_some_and(|end| end >> ADDRESS_BITS == 0)
 }
@@ -174,7 +181,8 @@ fn is_near(base: NonNull<u8>, bytes: usize) -> bool {
 #[cfg(all(target_os = "linux", not(miri)))]
 const MAPPED_LEAST: usize = 1 << 20;
 
-/// Adds chunks in fresh memory, which is zero. It is backed by pages as it is touched. Adds none if the system refuses.
+/// Adds chunks in fresh memory, which is zero. It is backed by pages as it is touched. Adds none if
+/// the system refuses.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
     // SAFETY: a question without pointers.
@@ -192,13 +200,14 @@ fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
         unsafe { libc::munmap(address, chunks * each) };
         return;
     }
-    // A huge page would back many cells for the first byte of one. The advice may be refused: it only saves.
-    // SAFETY: the range was mapped just now.
+    // A huge page would back many cells for the first byte of one. The advice may be refused: it
+    // only saves. SAFETY: the range was mapped just now.
     unsafe { libc::madvise(address, chunks * each, libc::MADV_NOHUGEPAGE) };
     into.extend((0..chunks).rev().map(|number| {
         // SAFETY: within the mapping.
         let first = unsafe { base.byte_add(number * each) };
-        // SAFETY: the chunk begins at a page of the mapping, which has room for it, and is never unmapped (I1). It is zero, a value of `T`.
+        // SAFETY: the chunk begins at a page of the mapping, which has room for it, and is never
+        // unmapped (I1). It is zero, a value of `T`.
         unsafe { NonNull::slice_from_raw_parts(first.cast(), cells).as_ref() }
     }));
 }
@@ -207,8 +216,8 @@ fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
 #[cfg(all(target_os = "linux", not(miri)))]
 fn return_pages<T: Erasable>(cells: &'static [T]) -> bool {
     let address = cells.as_ptr().cast_mut().cast();
-    // SAFETY: the range begins at a page, and no other chunk is in its pages (`map`). Its cells were retired, and a grace period has
-    // passed: they may turn to zero.
+    // SAFETY: the range begins at a page, and no other chunk is in its pages (`map`). Its cells
+    // were retired, and a grace period has passed: they may turn to zero.
     unsafe { libc::madvise(address, size_of_val(cells), libc::MADV_DONTNEED) == 0 }
 }
 
@@ -226,13 +235,15 @@ fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
     into.push(unsafe { NonNull::slice_from_raw_parts(first.cast(), cells).as_ref() });
 }
 
-/// Whether pages went back: not on this system. The cells keep their memory for the pool's next chunks.
+/// Returns whether pages went back: not on this system. The cells keep their memory for the pool's
+/// next chunks.
 #[cfg(any(not(target_os = "linux"), miri))]
 fn return_pages<T: Erasable>(_cells: &'static [T]) -> bool {
     false
 }
 
-/// Chunks that are refused on purpose, in tests and with the feature `inject`, which alone exports it.
+/// Chunks that are refused on purpose, in tests and with the feature `inject`, which alone exports
+/// it.
 #[cfg(any(test, feature = "inject"))]
 pub mod inject {
     use std::cell::Cell;
@@ -240,11 +251,13 @@ pub mod inject {
     use std::ops::RangeInclusive;
 
     std::thread_local! {
-        // The first and the last chunk that is refused, counted from 1, and how many were asked for.
+        // The first and the last chunk that is refused, counted from 1, and how many were asked
+        // for.
         static PLANNED: Cell<Option<(u64, u64, u64)>> = const { Cell::new(None) };
     }
 
-    /// While it lives, no [`ChunkPool`](super::ChunkPool) has a chunk for this thread, or not each time.
+    /// While it lives, no [`ChunkPool`](super::ChunkPool) has a chunk for this thread, or not each
+    /// time.
     #[derive(Debug)]
     #[must_use = "chunks are refused only while the guard lives"]
     pub struct Guard(PhantomData<*const ()>);
@@ -254,7 +267,8 @@ pub mod inject {
         refuse_chunks_at(1..=u64::MAX)
     }
 
-    /// Refuses the chunks on this thread whose number is in the range, until the guard is dropped. The next chunk has the number 1.
+    /// Refuses the chunks on this thread whose number is in the range, until the guard is dropped.
+    /// The next chunk has the number 1.
     pub fn refuse_chunks_at(numbers: RangeInclusive<u64>) -> Guard {
         let (first, last) = numbers.into_inner();
         PLANNED.set(Some((first, last, 0)));

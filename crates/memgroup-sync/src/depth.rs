@@ -1,10 +1,12 @@
 //! Depth: whether this thread is within a part of the engine in which no allocation may be charged.
 //!
-//! A global allocator that charges groups is called by the engine too: where a thread allocates while it holds a lock of the engine. A charge
-//! there could want the same lock. So each [`Mutex`](crate::Mutex) raises the depth of its holder, and so do parts that allocate for the engine itself. The
-//! allocator looks at the depth first.
+//! A global allocator that charges groups is called by the engine too: where a thread allocates
+//! while it holds a lock of the engine. A charge there could want the same lock. So each
+//! [`Mutex`](crate::Mutex) raises the depth of its holder, and so do parts that allocate for the
+//! engine itself. The allocator looks at the depth first.
 //!
-//! - I1. The thread-local has no destructor, and its access allocates nothing. So the depth can be read at any time in a thread's life.
+//! - I1. The thread-local has no destructor, and its access allocates nothing. So the depth can be
+//!   read at any time in a thread's life.
 
 use core::marker::PhantomData;
 
@@ -38,7 +40,8 @@ pub fn enter() -> Depth {
     Depth(PhantomData)
 }
 
-/// Whether the thread is within the engine. Never so in a model, where no allocator charges.
+/// Returns whether the thread is within the engine. Never so in a model, where no allocator
+/// charges.
 #[inline(always)]
 pub fn is_inside() -> bool {
     #[cfg(not(memgroup_loom))]

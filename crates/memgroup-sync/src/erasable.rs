@@ -1,26 +1,30 @@
 //! Erasable: types with values that may turn to zero while threads use them.
 //!
-//! [`Chunk`](crate::Chunk) needs them: its cells turn to zero in the end, also under the eyes of a thread that still refers to them.
+//! [`Chunk`](crate::Chunk) needs them: its cells turn to zero in the end, also under the eyes of a
+//! thread that still refers to them.
 
 #![allow(unsafe_code)]
 
 use crate::CachePadded;
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A type with a value that may turn to zero while threads use it. [`erasable!`](crate::erasable) declares such types.
+/// A type with a value that may turn to zero while threads use it. [`erasable!`](crate::erasable)
+/// declares such types.
 ///
 /// # Safety
 ///
-/// All bytes zero are a value. Every byte is part of an atomic, or padding. After [`retire`](Self::retire) and a grace period, any of its
-/// atomics may turn to zero at any moment, and stay so for another grace period: the type stays sound. It has no drop code that
-/// anything depends on.
+/// All bytes zero are a value. Every byte is part of an atomic, or padding. After
+/// [`retire`](Self::retire) and a grace period, any of its atomics may turn to zero at any moment,
+/// and stay so for another grace period: the type stays sound. It has no drop code that anything
+/// depends on.
 pub unsafe trait Erasable: Sync + 'static {
     /// The value that is all zero.
     fn zero() -> Self
     where
         Self: Sized;
 
-    /// Prepares for the erasure. Sections that begin from now on use the value only in ways that are sound beside it.
+    /// Prepares for the erasure. Sections that begin from now on use the value only in ways that
+    /// are sound beside it.
     ///
     /// # Safety
     ///
@@ -44,7 +48,8 @@ macro_rules! erasable_atomics {
             }
 
             unsafe fn erase(&self) {
-                // In a model only fixed values turn to zero: so many stores would have too many orders.
+                // In a model only fixed values turn to zero: so many stores would have too many
+                // orders.
                 if !cfg!(memgroup_loom) {
                     // ORDERING: Relaxed; the owner of the cells orders their next use.
                     self.store($zero, Ordering::Relaxed);

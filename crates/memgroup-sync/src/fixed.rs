@@ -1,6 +1,8 @@
-//! Fixed values: written before other threads get to a cell, and then only read, until the cell is erased.
+//! Fixed values: written before other threads get to a cell, and then only read, until the cell is
+//! erased.
 //!
-//! They are the standard library's atomics in every build, because a model has nothing to explore in them.
+//! They are the standard library's atomics in every build, because a model has nothing to explore
+//! in them.
 
 #![allow(unsafe_code)]
 
@@ -10,76 +12,51 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::Erasable;
 
-/// A fixed `u32` of an [`Erasable`] cell; 0 until it is set.
-#[derive(Default)]
-pub struct FixedU32(AtomicU32);
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident($atomic:ident, $number:ident);)+) => {$(
+        $(#[$doc])*
+        #[derive(Default)]
+        pub struct $name($atomic);
 
-impl FixedU32 {
-    /// A number that is set already.
-    pub const fn new(number: u32) -> Self {
-        FixedU32(AtomicU32::new(number))
-    }
+        impl $name {
+            /// A number that is set already.
+            pub const fn new(number: $number) -> Self {
+                Self($atomic::new(number))
+            }
 
-    /// The number; 0 once it is erased.
-    #[inline(always)]
-    pub fn get(&self) -> u32 {
-        // ORDERING: Relaxed; published with the cell.
-        self.0.load(Ordering::Relaxed)
-    }
+            /// The number; 0 once it is erased.
+            #[inline(always)]
+            pub fn get(&self) -> $number {
+                // ORDERING: Relaxed; published with the cell.
+                self.0.load(Ordering::Relaxed)
+            }
 
-    /// Sets it, before other threads get to the cell.
-    #[inline]
-    pub fn set(&self, number: u32) {
-        // ORDERING: Relaxed; as in `get`.
-        self.0.store(number, Ordering::Relaxed);
-    }
+            /// Sets it, before other threads get to the cell.
+            #[inline]
+            pub fn set(&self, number: $number) {
+                // ORDERING: Relaxed; published with the cell.
+                self.0.store(number, Ordering::Relaxed);
+            }
+        }
+
+        // SAFETY: one atomic, for which zero is a value.
+        unsafe impl Erasable for $name {
+            fn zero() -> Self {
+                Self::new(0)
+            }
+
+            unsafe fn erase(&self) {
+                self.set(0);
+            }
+        }
+    )+};
 }
 
-// SAFETY: one atomic, for which zero is a value.
-unsafe impl Erasable for FixedU32 {
-    fn zero() -> Self {
-        Self::new(0)
-    }
-
-    unsafe fn erase(&self) {
-        self.set(0);
-    }
-}
-
-/// A fixed `u64` of an [`Erasable`] cell; 0 until it is set.
-#[derive(Default)]
-pub struct FixedU64(AtomicU64);
-
-impl FixedU64 {
-    /// A number that is set already.
-    pub const fn new(number: u64) -> Self {
-        FixedU64(AtomicU64::new(number))
-    }
-
-    /// The number; 0 once it is erased.
-    #[inline(always)]
-    pub fn get(&self) -> u64 {
-        // ORDERING: Relaxed; published with the cell.
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Sets it, before other threads get to the cell.
-    #[inline]
-    pub fn set(&self, number: u64) {
-        // ORDERING: Relaxed; as in `get`.
-        self.0.store(number, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: one atomic, for which zero is a value.
-unsafe impl Erasable for FixedU64 {
-    fn zero() -> Self {
-        Self::new(0)
-    }
-
-    unsafe fn erase(&self) {
-        self.set(0);
-    }
+numbers! {
+    /// A fixed `u32` of an [`Erasable`] cell; 0 until it is set.
+    FixedU32(AtomicU32, u32);
+    /// A fixed `u64` of an [`Erasable`] cell; 0 until it is set.
+    FixedU64(AtomicU64, u64);
 }
 
 /// A fixed `&'static T` of an [`Erasable`] cell; `None` until it is set.
@@ -97,13 +74,14 @@ impl<T> FixedRef<T> {
     /// The value that it refers to; `None` once it is erased.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {
-        // ORDERING: Acquire; pairs with the Release in `set`: a thread that finds the reference finds its value.
+        // ORDERING: Acquire; pairs with the Release in `set`: a thread that finds the reference
+        // finds its value.
         let pointer = self.pointer.load(Ordering::Acquire);
         // SAFETY: null, or out of a `&'static T`.
         unsafe { pointer.as_ref() }
     }
 
-    /// Whether it refers to this very value.
+    /// Returns whether it refers to this very value.
     #[inline(always)]
     pub fn is(&self, value: &'static T) -> bool {
         // ORDERING: Relaxed; the caller has the value already.
@@ -129,10 +107,11 @@ unsafe impl<T: Sync> Erasable for FixedRef<T> {
     }
 }
 
-/// A fixed `&'static [T]` of an [`Erasable`] cell, with up to 65,535 items, in one word; empty until it is set.
+/// A fixed `&'static [T]` of an [`Erasable`] cell, with up to 65,535 items, in one word; empty
+/// until it is set.
 ///
-/// It's invariant in `T`, because it can be set through a shared reference. A slice of functions that
-/// take any `&str` can't be set by way of a type whose functions take `&'static str` only:
+/// It's invariant in `T`, because it can be set through a shared reference. A slice of functions
+/// that take any `&str` can't be set by way of a type whose functions take `&'static str` only:
 ///
 /// ```compile_fail
 /// # use memgroup_sync::FixedSlice;
@@ -158,13 +137,15 @@ impl<T> FixedSlice<T> {
     /// The slice; empty once it is erased.
     #[inline(always)]
     pub fn get(&self) -> &'static [T] {
-        // ORDERING: Acquire; pairs with the Release in `set`: a thread that finds the slice finds its items.
+        // ORDERING: Acquire; pairs with the Release in `set`: a thread that finds the slice finds
+        // its items.
         let word = self.word.load(Ordering::Acquire);
         let address = (word & ((1 << ADDRESS_BITS) - 1)) as usize;
         if word == 0 {
             return &[];
         }
-        // SAFETY: address and length are of a `&'static [T]`, and were written as one word. Its address was exposed.
+        // SAFETY: address and length are of a `&'static [T]`, and were written as one word. Its
+        // address was exposed.
         unsafe {
             core::slice::from_raw_parts(with_exposed_provenance(address), (word >> ADDRESS_BITS) as usize)
         }

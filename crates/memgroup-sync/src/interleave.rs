@@ -1,8 +1,8 @@
 //! Points at which a stress test may lose the processor.
 //!
-//! Another thread hardly ever runs within a window of a few instructions on a machine with few cores. With
-//! `--cfg memgroup_yields` a thread that passes a [`point`] sometimes yields its processor, so that others run in the window. In
-//! every other build the call does nothing.
+//! Another thread hardly ever runs within a window of a few instructions on a machine with few
+//! cores. With `--cfg memgroup_yields` a thread that passes a [`point`] sometimes yields its
+//! processor, so that others run in the window. In every other build the call does nothing.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg memgroup_yields" cargo test --release -p memgroup --test engine stress
@@ -13,7 +13,8 @@
 #[inline(always)]
 pub fn point() {}
 
-/// Another thread may run here: yields one time in four, and several times in a row one time in sixty-four.
+/// Another thread may run here: yields one time in four, and several times in a row one time in
+/// sixty-four.
 #[cfg(memgroup_yields)]
 pub fn point() {
     use std::cell::Cell;

@@ -1,7 +1,8 @@
-//! Atomics, locks, threads, grace periods and hazard records of memgroup: the standard library's, or [loom]'s for model checking.
+//! Atomics, locks, threads, grace periods and hazard records of memgroup: the standard library's,
+//! or [loom]'s for model checking.
 //!
-//! Every crate of memgroup that shares memory between threads takes its primitives from here, so that one and
-//! the same source ships and is explored by the model checker.
+//! Every crate of memgroup that shares memory between threads takes its primitives from here, so
+//! that one and the same source ships and is explored by the model checker.
 //!
 //! | here | in a normal build | with `--cfg memgroup_loom` |
 //! |---|---|---|
@@ -22,13 +23,14 @@
 //! | [`hazard`] | places pinned by a store or a swap | by a swap |
 //! | `model`, `loom` | absent | `loom::model`, the crate `loom` |
 //!
-//! `Arc`, `OnceLock` and `Instant` stay the standard library's in both builds. loom does not see synchronisation through them,
-//! so a model must not depend on it.
+//! `Arc`, `OnceLock` and `Instant` stay the standard library's in both builds. loom does not see
+//! synchronisation through them, so a model must not depend on it.
 //!
 //! # Order of the modules
 //!
-//! [`atomic`], [`thread`], [`depth`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`], [`Erasable`], fixed values, owned and plain atomic pointers; then
-//! [`grace`]; then [`hazard`] and [`Chunk`], which use it. Each imports only modules before it: `xtask/layers.txt` has the order.
+//! [`atomic`], [`thread`], [`depth`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`],
+//! [`Erasable`], fixed values, owned and plain atomic pointers; then [`grace`]; then [`hazard`] and
+//! [`Chunk`], which use it. Each imports only modules before it: `xtask/layers.txt` has the order.
 //!
 //! # What the `unsafe` code rests on
 //!
@@ -57,10 +59,11 @@
 //!
 //! # Two differences for a caller
 //!
-//! - Constructors of loom's types are not `const` and work only inside a model. A static is therefore written with
-//!   [`global!`] and a thread-local with [`thread_local!`], which read the same in both builds.
-//! - loom checks `fence(SeqCst)` but treats a SeqCst *access* as AcqRel. A total order is written as a fence on both
-//!   sides, or drawn from a chain of read-modify-writes on one word.
+//! - Constructors of loom's types are not `const` and work only inside a model. A static is
+//!   therefore written with [`global!`] and a thread-local with [`thread_local!`], which read the
+//!   same in both builds.
+//! - loom checks `fence(SeqCst)` but treats a SeqCst *access* as AcqRel. A total order is written
+//!   as a fence on both sides, or drawn from a chain of read-modify-writes on one word.
 //!
 //! # Running models
 //!
@@ -71,8 +74,8 @@
 //! ```
 //!
 //! Tests that are no models are compiled out under this cfg: loom's types panic outside a model.
-//! `LOOM_MAX_PREEMPTIONS=3` bounds a model that would otherwise not end, `LOOM_LOG=trace` prints the failing
-//! execution.
+//! `LOOM_MAX_PREEMPTIONS=3` bounds a model that would otherwise not end, `LOOM_LOG=trace` prints
+//! the failing execution.
 //!
 //! [loom]: https://docs.rs/loom
 

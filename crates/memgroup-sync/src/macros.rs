@@ -2,8 +2,8 @@
 
 /// Declares statics, private to their module, with constant initialisers.
 ///
-/// In a normal build each *is* that static. Under `cfg(memgroup_loom)` it is made on first use in each execution of a
-/// model, and dropped at its end, so that executions share nothing.
+/// In a normal build each *is* that static. Under `cfg(memgroup_loom)` it is made on first use in
+/// each execution of a model, and dropped at its end, so that executions share nothing.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -39,9 +39,9 @@ macro_rules! global {
 
 /// Declares thread-locals with constant initialisers, used through `NAME.with(|value| ..)`.
 ///
-/// In a normal build the access is one load relative to the thread pointer, and it never allocates if the type needs
-/// no drop. Under `cfg(memgroup_loom)` it belongs to the model's thread: a `std` thread-local would be shared by all
-/// of them, because loom runs them on one.
+/// In a normal build the access is one load relative to the thread pointer, and it never allocates
+/// if the type needs no drop. Under `cfg(memgroup_loom)` it belongs to the model's thread: a `std`
+/// thread-local would be shared by all of them, because loom runs them on one.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -77,11 +77,12 @@ macro_rules! thread_local {
     };
 }
 
-/// Declares deliberate faults that the loom models of a crate must catch: an enum `Mutation`, `active(fault)` for the modelled code,
-/// and in tests `with(fault, model)`, which runs a model with one fault on.
+/// Declares deliberate faults that the loom models of a crate must catch: an enum `Mutation`,
+/// `active(fault)` for the modelled code, and in tests `with(fault, model)`, which runs a model
+/// with one fault on.
 ///
-/// Each model of a protocol has a twin that runs it with a fault switched on and must fail. Outside loom builds `active` is a
-/// constant `false` and the faults do not exist.
+/// Each model of a protocol has a twin that runs it with a fault switched on and must fail. Outside
+/// loom builds `active` is a constant `false` and the faults do not exist.
 ///
 /// ```
 /// mod mutation {
@@ -108,7 +109,8 @@ macro_rules! mutations {
             false
         }
 
-        // All threads of one loom model run on the OS thread of its test, so this is one switch a test.
+        // All threads of one loom model run on the OS thread of its test, so this is one switch a
+        // test.
         #[cfg(memgroup_loom)]
         std::thread_local! {
             static ACTIVE: std::cell::Cell<Option<Mutation>> = const { std::cell::Cell::new(None) };

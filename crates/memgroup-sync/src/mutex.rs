@@ -1,13 +1,18 @@
 //! A mutex without poisoning.
 //!
-//! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns the guard. Code that
-//!   holds the lock therefore keeps the data valid at every step, not only at the end of the critical section.
-//! - P1. A thread that lets go and locks again at once, in a loop, keeps no other thread out: not where one has waited for `PATIENCE`. Until
-//!   then it may lock again, because a change of threads costs more than most sections take.
-//! - P2. A thread that lets go and locks again by `lock_behind` goes behind the first thread that waits, however short it has waited.
-//! - P3. The first thread that waits looks for the lock for a while (`LOOKS_FOR`) before it sleeps. Most sections are shorter, and the system needs some
-//!   tens of microseconds to wake a thread on an idle CPU. The others sleep.
-//! - E1. unlock → lock: everything before the release happens before everything after the next acquisition.
+//! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns the
+//!   guard. Code that holds the lock therefore keeps the data valid at every step, not only at the
+//!   end of the critical section.
+//! - P1. A thread that lets go and locks again at once, in a loop, keeps no other thread out: not
+//!   where one has waited for `PATIENCE`. Until then it may lock again, because a change of threads
+//!   costs more than most sections take.
+//! - P2. A thread that lets go and locks again by `lock_behind` goes behind the first thread that
+//!   waits, however short it has waited.
+//! - P3. The first thread that waits looks for the lock for a while (`LOOKS_FOR`) before it sleeps.
+//!   Most sections are shorter, and the system needs some tens of microseconds to wake a thread on
+//!   an idle CPU. The others sleep.
+//! - E1. unlock → lock: everything before the release happens before everything after the next
+//!   acquisition.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -32,7 +37,8 @@ const PATIENCE: u32 = 1000;
 #[cfg(not(memgroup_loom))]
 const LOOKS_FOR: u64 = 30_000;
 
-/// Mutual exclusion around a `T`: `std::sync::Mutex` without poisoning, or loom's under `cfg(memgroup_loom)`.
+/// Mutual exclusion around a `T`: `std::sync::Mutex` without poisoning, or loom's under
+/// `cfg(memgroup_loom)`.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -44,19 +50,22 @@ const LOOKS_FOR: u64 = 30_000;
 /// # }
 /// ```
 ///
-/// A thread that waits gets the lock although others lock again and again: after a millisecond they queue behind it.
+/// A thread that waits gets the lock although others lock again and again: after a millisecond they
+/// queue behind it.
 #[derive(Default)]
 pub struct Mutex<T> {
     /// Held by the one thread that waits for `inner`. The others wait for this.
     #[cfg(not(memgroup_loom))]
     first: imp::Mutex<()>,
-    /// Since when that thread waits: microseconds of the monotonic clock, made odd; 0 where none waits.
+    /// Since when that thread waits: microseconds of the monotonic clock, made odd; 0 where none
+    /// waits.
     #[cfg(not(memgroup_loom))]
     waits_since: AtomicU32,
     inner: imp::Mutex<T>,
 }
 
-/// The right to use the value of a [`Mutex`]; dropping it unlocks. While it lives the thread is [within the engine](crate::depth).
+/// The right to use the value of a [`Mutex`]; dropping it unlocks. While it lives the thread is
+/// [within the engine](crate::depth).
 ///
 /// If it is forgotten (`mem::forget`), the mutex stays locked, and the thread within the engine: an
 /// allocator charges the thread's later blocks to no group.
@@ -104,8 +113,8 @@ impl<T> Mutex<T> {
 
     /// Waits until the lock is free and takes it.
     ///
-    /// A panic of an earlier holder is not reported. Locking twice on one thread never returns: it deadlocks or
-    /// panics, as `std::sync::Mutex` does.
+    /// A panic of an earlier holder is not reported. Locking twice on one thread never returns: it
+    /// deadlocks or panics, as `std::sync::Mutex` does.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         #[cfg(not(memgroup_loom))]
@@ -120,8 +129,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// As [`lock`](Self::lock), behind a thread that waits already. A thread that does long work in pieces, and lets go between two
-    /// pieces, locks so again.
+    /// Like [`lock`](Self::lock), behind a thread that waits already. A thread that does long work
+    /// in pieces, and lets go between two pieces, locks so again.
     ///
     /// ```
     /// # use memgroup_sync::Mutex;
@@ -141,7 +150,7 @@ impl<T> Mutex<T> {
         self.lock()
     }
 
-    /// Whether a thread has waited for so long that it goes first (P1).
+    /// Returns whether a thread has waited for so long that it goes first (P1).
     #[cfg(not(memgroup_loom))]
     #[inline]
     fn is_owed(&self) -> bool {

@@ -1,13 +1,15 @@
 //! Ticks: a clock for short times, read at the beginning and the end of each timed operation.
 //!
-//! It is the processor's time-stamp counter where that runs at one rate in all states of the core, and the monotonic clock elsewhere.
-//! A reading takes 9 ns on the machine of the figures, and 23 ns of the monotonic clock. The rate is measured once, for a
-//! millisecond, before the first reading: sums of times then never decrease because of a better estimate. (Crates for this purpose
-//! measure for 10 to 200 ms.)
+//! It is the processor's time-stamp counter where that runs at one rate in all states of the core,
+//! and the monotonic clock elsewhere. A reading takes 9 ns on the machine of the figures, and 23 ns
+//! of the monotonic clock. The rate is measured once, for a millisecond, before the first reading:
+//! sums of times then never decrease because of a better estimate. (Crates for this purpose measure
+//! for 10 to 200 ms.)
 //!
-//! - I1. The rate, once known, never changes. Zero: there is no reliable counter, or the clock was not prepared. Moments are then the
-//!   monotonic clock's nanoseconds.
-//! - E1. prepare → now: a timing thread got its hierarchy from a thread that had prepared the clock, so both moments are of one kind.
+//! - I1. The rate, once known, never changes. Zero: there is no reliable counter, or the clock was
+//!   not prepared. Moments are then the monotonic clock's nanoseconds.
+//! - E1. prepare → now: a timing thread got its hierarchy from a thread that had prepared the
+//!   clock, so both moments are of one kind.
 
 #![allow(unsafe_code)]
 
@@ -36,7 +38,8 @@ pub fn prepare() {
     });
 }
 
-/// The present moment. The caller has called [`prepare`] before, or two moments could be of two kinds.
+/// The present moment. The caller has called [`prepare`] before, or two moments could be of two
+/// kinds.
 #[inline]
 pub fn now() -> Moment {
     // ORDERING: Relaxed; see `prepare`.
@@ -80,7 +83,8 @@ fn measure() -> Option<u64> {
     ((1 << 32) / 20..10 << 32).contains(&rate).then_some(rate as u64)
 }
 
-/// The monotonic clock and the counter at one moment: the closest of some pairs, so that an interruption between the two does not count.
+/// The monotonic clock and the counter at one moment: the closest of some pairs, so that an
+/// interruption between the two does not count.
 fn both() -> Option<(Instant, u64)> {
     let pair = |_| {
         let (before, at, after) = (counter()?, Instant::now(), counter()?);
@@ -102,7 +106,7 @@ fn counter() -> Option<u64> {
     None
 }
 
-/// Whether the counter runs at one rate in all states of the core.
+/// Returns whether the counter runs at one rate in all states of the core.
 #[cfg(all(target_arch = "x86_64", not(miri), not(memgroup_loom)))]
 fn is_steady() -> bool {
     use core::arch::x86_64::__cpuid;
@@ -111,7 +115,8 @@ fn is_steady() -> bool {
     const INVARIANT_TSC: u32 = 1 << 8;
     #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
     let ask = |leaf| {
-        // SAFETY: every x86_64 has the instruction, and returns zeros for leaves that it does not have.
+        // SAFETY: every x86_64 has the instruction, and returns zeros for leaves that it does not
+        // have.
         unsafe { __cpuid(leaf) }
     };
     ask(EXTENDED).eax >= POWER && ask(POWER).edx & INVARIANT_TSC != 0

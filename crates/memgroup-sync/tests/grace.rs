@@ -1,4 +1,5 @@
-//! Grace periods with real threads: no section sees memory that is used again, and reports name the threads that hold one up.
+//! Grace periods with real threads: no section sees memory that is used again, and reports name the
+//! threads that hold one up.
 
 #![cfg(not(memgroup_loom))]
 
@@ -308,7 +309,8 @@ thread_local! {
     static AT_END: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
 }
 
-/// Runs `end` when the thread is ending and its record's keeper has been destroyed, with a section or without.
+/// Runs `end` when the thread is ending and its record's keeper has been destroyed, with a section
+/// or without.
 fn run_at_the_end(section: bool, end: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         // Used first, so destroyed last.

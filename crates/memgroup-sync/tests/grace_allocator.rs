@@ -1,4 +1,5 @@
-//! Sections inside the global allocator: entering one calls it for nothing, even the first on a thread.
+//! Sections inside the global allocator: entering one calls it for nothing, even the first on a
+//! thread.
 
 #![cfg(not(any(miri, memgroup_loom)))]
 #![allow(unsafe_code)]

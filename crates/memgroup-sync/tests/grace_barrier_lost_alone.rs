@@ -1,4 +1,5 @@
-//! A barrier that is forbidden later, and a thread that waits for grace periods: it does not wait for itself.
+//! A barrier that is forbidden later, and a thread that waits for grace periods: it does not wait
+//! for itself.
 //!
 //! One test, in a process of its own: the barrier is lost for the whole of it.
 

@@ -27,7 +27,8 @@ struct User {
 }
 
 impl User {
-    /// Returns when the place is pinned. Whether the value was good all the time is the thread's result.
+    /// Returns when the place is pinned. Whether the value was good all the time is the thread's
+    /// result.
     fn of(domain: &'static Domain, place: &'static Place<Tracked>) -> Self {
         let (stop, stopped) = mpsc::channel();
         let (tell, told) = mpsc::channel();

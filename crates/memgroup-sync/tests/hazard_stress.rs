@@ -73,7 +73,8 @@ fn walks(field: &'static Field, seed: usize) -> usize {
     let (mut random, mut met) = (Random(seed), 0);
     field.begin.wait();
     loop {
-        // ORDERING: Acquire; pairs with the Release of the test: the last walk finds the last values.
+        // ORDERING: Acquire; pairs with the Release of the test: the last walk finds the last
+        // values.
         let last = field.over.load(Ordering::Acquire);
         let mut lease = field.domain.lease();
         for place in &field.places {

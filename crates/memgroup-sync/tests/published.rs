@@ -1,5 +1,5 @@
-//! Published values with real threads and real memory: a section reads the whole value, and each value is dropped
-//! once, after the last section that may have seen it.
+//! Published values with real threads and real memory: a section reads the whole value, and each
+//! value is dropped once, after the last section that may have seen it.
 
 #![cfg(not(memgroup_loom))]
 
@@ -202,7 +202,8 @@ fn a_drop_that_panics_costs_one_value_and_no_other() {
     assert_eq!(drops.load(Ordering::Relaxed), 2);
 }
 
-/// Reads until told to stop, and then once more; how many values were not whole, and how many were found.
+/// Reads until told to stop, and then once more; how many values were not whole, and how many were
+/// found.
 fn read(place: &Published<Tracked>, over: &AtomicBool) -> (usize, usize) {
     let (mut torn, mut found) = (0, 0);
     loop {
@@ -220,7 +221,8 @@ fn read(place: &Published<Tracked>, over: &AtomicBool) -> (usize, usize) {
     }
 }
 
-/// Publishes and withdraws `values` values, and withdraws no last one; how many its `DeferredFree` freed.
+/// Publishes and withdraws `values` values, and withdraws no last one; how many its `DeferredFree`
+/// freed.
 fn write(place: &Published<Tracked>, counted: &Counted, values: usize) -> usize {
     assert!(values % 3 != 1, "the last call publishes");
     let mut deferred = DeferredFree::new();

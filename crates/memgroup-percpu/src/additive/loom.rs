@@ -1,4 +1,5 @@
-//! Models of additive words: every interleaving of a few calls, with up to three preemptions. The oracle is a sum at rest.
+//! Models of additive words: every interleaving of a few calls, with up to three preemptions. The
+//! oracle is a sum at rest.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ impl Words {
     }
 
     fn moves(&self) {
-        // ORDERING: AcqRel; before the tombstone, so that an addition that finds it finds the other word.
+        // ORDERING: AcqRel; before the tombstone, so that an addition that finds it finds the other
+        // word.
         self.at.swap(1, Ordering::AcqRel);
         let value = take_final(&self.words[0]);
         assert!(add(&self.words[1], value), "the second word lives");

@@ -1,10 +1,10 @@
 //! The per-slot memory of equal blocks, of one slot count and one page size, behind one lock.
 //!
 //! - I1. A unit is touched only after its slot was admitted, by the arena and by users alike.
-//! - I2. A block is zero on every slot when it is handed out. Stale bytes were cleared on the admitted
-//!   slots; the units of the others were never touched (`chunk.rs`, I2).
-//! - I3. An allocation takes a block of a mapped chunk or fails. It never waits, makes no system call
-//!   and allocates nothing. `provide` maps chunks for it.
+//! - I2. A block is zero on every slot when it is handed out. Stale bytes were cleared on the
+//!   admitted slots; the units of the others were never touched (`chunk.rs`, I2).
+//! - I3. An allocation takes a block of a mapped chunk or fails. It never waits, makes no system
+//!   call and allocates nothing. `provide` maps chunks for it.
 //! - E1. `free` of a block → `alloc` of one in the same place: the lock.
 //! - E2. `alloc`, `free` → `depopulate`: the lock, and while `madvise` runs without it the chunk's
 //!   state (`chunks.rs`, I4).
@@ -27,8 +27,9 @@ use crate::arena::out_of_memory::{ArenaError, OutOfMemory};
 use crate::arena::page::{BLOCK_BYTES_MAX, Geometry, PageSize};
 use crate::arena::slot_set::{SLOTS_MAX, SlotSet};
 
-/// The memory of [`Records`](crate::Records): equal blocks with a copy on each slot, in chunks of one
-/// unit a slot. Empty pages can be given back, and blocks moved together so that pages become empty.
+/// The memory of [`Records`](crate::Records): equal blocks with a copy on each slot, in chunks of
+/// one unit a slot. Empty pages can be given back, and blocks moved together so that pages become
+/// empty.
 pub struct Arena {
     pub(crate) slots: SlotSet,
     pub(crate) geometry: Geometry,
@@ -95,8 +96,8 @@ impl Arena {
         self.config.page
     }
 
-    /// Takes a block of a mapped chunk, zero on every slot (I2). Returns `None` if there is none, or
-    /// another thread has the lock (I3).
+    /// Takes a block of a mapped chunk, zero on every slot (I2). Returns `None` if there is none,
+    /// or another thread has the lock (I3).
     pub(crate) fn alloc(&self, owner: u32) -> Option<Block> {
         let placed = self.state.try_lock()?.chunks.place(owner)?;
         Some(self.cleared(placed))
@@ -151,8 +152,8 @@ impl Arena {
         Some(Move { owner, from, to: self.cleared(placed) })
     }
 
-    /// Notes that the block will be freed: it stays used until then, but isn't live, and isn't moved
-    /// any more.
+    /// Notes that the block will be freed: it stays used until then, but isn't live, and isn't
+    /// moved any more.
     pub(crate) fn leave(&self, block: Block) {
         self.state.lock().chunks.change(block.chunk, |chunk| chunk.leave(block.at));
     }
@@ -174,8 +175,8 @@ impl Arena {
         }
     }
 
-    /// Unmaps the chunk that is kept although it is empty, for an arena in which nothing will be made
-    /// for long. The next record maps another one.
+    /// Unmaps the chunk that is kept although it is empty, for an arena in which nothing will be
+    /// made for long. The next record maps another one.
     pub fn unmap_empty(&self) {
         loop {
             let empty = self.state.lock().chunks.take_empty();
@@ -200,8 +201,8 @@ impl Arena {
         Vec::new()
     }
 
-    /// The memory that it holds now. Asks the system about every page of every admitted slot, about a
-    /// nanosecond a page, with the lock held.
+    /// The memory that it holds now. Asks the system about every page of every admitted slot, about
+    /// a nanosecond a page, with the lock held.
     pub fn stats(&self) -> ArenaStats {
         let state = self.state.lock();
         let (admitted, sums, geometry) = (self.slots.len() as u64, state.chunks.sums, self.geometry);

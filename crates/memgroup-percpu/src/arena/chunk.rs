@@ -38,14 +38,14 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Returns the word `index` of the copy of `slot`, in an arena with this `stride`. Under loom it
-    /// panics if the block was freed.
+    /// Returns the word `index` of the copy of `slot`, in an arena with this `stride`. Under loom
+    /// it panics if the block was freed.
     ///
     /// # Safety
     ///
     /// `slot` is one of the arena's and admitted, and `index` is below `words`. The chunk stays
-    /// mapped while the word is used. That holds if the block isn't free, or if a section still lasts
-    /// that began before the block was freed.
+    /// mapped while the word is used. That holds if the block isn't free, or if a section still
+    /// lasts that began before the block was freed.
     #[inline(always)]
     pub(crate) unsafe fn word(self, stride: usize, slot: usize, index: usize) -> &'static AtomicU64 {
         debug_assert!(index < self.words as usize, "word {index} of a block of {} words", self.words);
@@ -94,8 +94,8 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Returns the pages to give back on a slot. Once they are gone, only the blocks that they cover
-    /// stay zeroed.
+    /// Returns the pages to give back on a slot. Once they are gone, only the blocks that they
+    /// cover stay zeroed.
     pub(crate) fn pages_on(&mut self, geometry: &Geometry, slot: usize) -> Range<usize> {
         let within = geometry.pages_within(slot, self.run.0, self.run.1);
         let around = geometry.pages_around(slot, self.stretch.0, self.stretch.1);

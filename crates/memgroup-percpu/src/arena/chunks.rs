@@ -193,8 +193,8 @@ impl Chunks {
         self.all().find(|(_, chunk)| is_held(chunk.state) && chunk.free > 0).map(|(id, _)| id)
     }
 
-    /// Places a block below `ceiling` in one chunk. Without a ceiling the chunk is open from then on;
-    /// with one it is being evacuated into itself.
+    /// Places a block below `ceiling` in one chunk. Without a ceiling the chunk is open from then
+    /// on; with one it is being evacuated into itself.
     pub(crate) fn place_in(&mut self, id: u32, owner: u32, ceiling: u32) -> Option<Placed> {
         let (at, must_clear) = self.change(id, |chunk| {
             let taken = chunk.take(owner, ceiling)?;
@@ -229,8 +229,8 @@ impl Chunks {
         (0..slots).for_each(|slot| tell(block.place, slot * stride, block_bytes));
     }
 
-    /// Takes back a block that was placed and not used. It doesn't count as freed, because nothing is
-    /// gained by it. Its chunk holds other blocks.
+    /// Takes back a block that was placed and not used. It doesn't count as freed, because nothing
+    /// is gained by it. Its chunk holds other blocks.
     pub(crate) fn undo(&mut self, block: Block) {
         let (compacted, freed) = (self.chunk(block.chunk).compacted, self.freed_since_compacted);
         let vacant = self.release(block);
@@ -239,8 +239,8 @@ impl Chunks {
         self.freed_since_compacted = freed;
     }
 
-    /// Opens a chunk that holds nothing, also a held one, and removes it if another one is empty (I3,
-    /// I4).
+    /// Opens a chunk that holds nothing, also a held one, and removes it if another one is empty
+    /// (I3, I4).
     pub(crate) fn retire_if_vacant(&mut self, id: u32) -> Option<Box<Chunk>> {
         let chunk = self.chunk(id);
         let in_flight = chunk.state == (State::Isolated { in_flight: true })
@@ -269,7 +269,8 @@ impl Chunks {
     }
 
     /// The wasted bytes, less the part that no move is worth. Wasted are the bytes without live
-    /// blocks in pages with live blocks, and a page of a shifted unit for each chunk more than needed.
+    /// blocks in pages with live blocks, and a page of a shifted unit for each chunk more than
+    /// needed.
     pub(crate) fn waste_bytes(&self) -> u64 {
         let page = self.geometry.page_bytes as u64;
         let live = self.sums.live * self.geometry.block_bytes as u64;

@@ -35,8 +35,8 @@ impl ArenaConfig {
         Self { page, ..self }
     }
 
-    /// How many bytes of empty pages, over all slots, may stay backed for the next allocations. Pages
-    /// beyond that go with the next [`depopulate`](crate::Arena::depopulate).
+    /// How many bytes of empty pages, over all slots, may stay backed for the next allocations.
+    /// Pages beyond that go with the next [`depopulate`](crate::Arena::depopulate).
     #[must_use]
     pub fn float_bytes(self, float_bytes: u64) -> Self {
         Self { float_bytes, ..self }

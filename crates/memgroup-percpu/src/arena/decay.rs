@@ -1,11 +1,12 @@
-//! How much of the float may stay: bytes that became empty lately, with less weight the older they are.
+//! How much of the float may stay: bytes that became empty lately, with less weight the older they
+//! are.
 //!
 //!   bytes that became empty ─▶ │ now │ ... │ ... │ ... │ ─▶ older: 0
 //!                    weight     16/16  15/16        1/16
 //!
 //! - I1. The sum of the ring is at most the float as of the last call.
-//! - B1. An interval is a sixteenth of the decay. Bytes count as new until the first call after they became empty. So they may
-//!   stay longer than the decay, by the time between two calls.
+//! - B1. An interval is a sixteenth of the decay. Bytes count as new until the first call after
+//!   they became empty. So they may stay longer than the decay, by the time between two calls.
 //!
 //! The caller passes the time in, so that tests can make it up.
 
@@ -18,7 +19,8 @@ const INTERVALS: usize = 16;
 pub(crate) struct Decay {
     float_bytes: u64,
     interval: Duration,
-    /// Bytes by the interval in which they were first seen; `ring[0]` is the present one, the last has all that is older.
+    /// Bytes by the interval in which they were first seen; `ring[0]` is the present one, the last
+    /// has all that is older.
     ring: [u64; INTERVALS + 1],
     since: Option<Instant>,
 }
@@ -61,7 +63,8 @@ impl Decay {
             if steps < INTERVALS { since.checked_add(self.interval * steps as u32) } else { Some(now) };
     }
 
-    /// Notes how many bytes are empty. More than before are new ones; fewer are taken from the newest, which are used again first.
+    /// Notes how many bytes are empty. More than before are new ones; fewer are taken from the
+    /// newest, which are used again first.
     fn note(&mut self, empty_bytes: u64) {
         let known: u64 = self.ring.iter().sum();
         if empty_bytes >= known {

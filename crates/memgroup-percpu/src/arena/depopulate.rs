@@ -1,24 +1,25 @@
 //! Giving pages back: the choice of pages, and the order in which they go.
 //!
 //! A chunk that may have pages to give back is *isolated*. Allocation doesn't see it, so no thread
-//! backs a page that is about to go. Its dirty stretches are given back from the high end down, each
-//! on every admitted slot, neighbouring pages in one call. When nothing dirty is left, the chunk is
-//! reopened as *side-lined*, and allocation prefers others to it.
+//! backs a page that is about to go. Its dirty stretches are given back from the high end down,
+//! each on every admitted slot, neighbouring pages in one call. When nothing dirty is left, the
+//! chunk is reopened as *side-lined*, and allocation prefers others to it.
 //!
 //! - I1. A stretch is given back on all admitted slots before its blocks stop being dirty. An
 //!   interruption, a refusal of the system or an allocation that needs the chunk leaves them dirty.
-//! - I2. Pages that are given back lie in one free run, and the run stays free while `madvise` runs:
-//!   the chunk is in flight.
+//! - I2. Pages that are given back lie in one free run, and the run stays free while `madvise`
+//!   runs: the chunk is in flight.
 //! - B1. Two kinds of pages are given back twice, at 0.45 us a call. One lies across the end of a
-//!   stretch that was cut short. The other belongs to a stretch that was interrupted between two slots.
+//!   stretch that was cut short. The other belongs to a stretch that was interrupted between two
+//!   slots.
 //!
 //! # The lock
 //!
-//! The lock is *not* held during `madvise`. A call takes 0.2 us a page, and another thread that frees
-//! or allocates would wait that long. I2 makes this safe. Pages that vanish belong to no block, and
-//! the chunk cannot be unmapped (`chunks.rs`, I4). A block that is freed meanwhile lies outside the
-//! run. A slot that is admitted meanwhile has touched nothing in it. One lock hold visits at most 64
-//! pages, or those of one block on one slot.
+//! The lock is *not* held during `madvise`. A call takes 0.2 us a page, and another thread that
+//! frees or allocates would wait that long. I2 makes this safe. Pages that vanish belong to no
+//! block, and the chunk cannot be unmapped (`chunks.rs`, I4). A block that is freed meanwhile lies
+//! outside the run. A slot that is admitted meanwhile has touched nothing in it. One lock hold
+//! visits at most 64 pages, or those of one block on one slot.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -55,8 +56,8 @@ struct Batch {
     region: Arc<Region>,
     /// The pages, in the order in which they go.
     ranges: Vec<Range<usize>>,
-    /// The position of the chunk's depopulation after these ranges, and the stretches finished on the
-    /// way.
+    /// The position of the chunk's depopulation after these ranges, and the stretches finished on
+    /// the way.
     after: Option<Cursor>,
     finished: Vec<Cursor>,
     pages: usize,
@@ -64,8 +65,8 @@ struct Batch {
 
 impl Arena {
     /// Gives back empty pages beyond the float, at most `pages_max` and at most 64, or those of one
-    /// record on one slot. The caller calls it again while it returns `more`. `now` drives the decay
-    /// of the float.
+    /// record on one slot. The caller calls it again while it returns `more`. `now` drives the
+    /// decay of the float.
     ///
     /// Several threads may call it at once. It never waits for another thread's system call.
     pub fn depopulate(&self, now: Instant, pages_max: usize) -> Depopulated {
@@ -144,7 +145,8 @@ impl Arena {
                 chunk.reopen();
             });
             if resumed && state.chunks.chunk(id).is_dirty() {
-                // A block was freed above the place where the last call stopped: again from the top.
+                // A block was freed above the place where the last call stopped: again from the
+                // top.
                 state.chunks.pending.put_last(id, 0);
                 candidate = candidate.or(Some(id));
             } else {
@@ -154,9 +156,9 @@ impl Arena {
         None
     }
 
-    /// Notes that a batch was given back. Opens the chunk to allocation unless the next call goes on
-    /// with it. After a refusal its stretches stay dirty, and the chunk waits until the others had
-    /// their turn (I1).
+    /// Notes that a batch was given back. Opens the chunk to allocation unless the next call goes
+    /// on with it. After a refusal its stretches stay dirty, and the chunk waits until the others
+    /// had their turn (I1).
     fn book(
         &self,
         state: &mut Locked,
@@ -258,7 +260,8 @@ mod loom_models {
 
     /// Allocates, uses and keeps a word; returns the block and its last value.
     fn use_a_word(arena: &Arena) -> Option<(Block, u64)> {
-        // The model checker runs another thread before a lock that waits, and none before `try_lock`.
+        // The model checker runs another thread before a lock that waits, and none before
+        // `try_lock`.
         drop(arena.state.lock());
         let block = arena.alloc(0)?;
         // SAFETY: the slot is admitted, the word within the block.
@@ -363,9 +366,8 @@ mod loom_models {
             let block = arena.alloc(0).expect("there is a chunk");
             let other = thread::spawn({
                 let arena = Arc::clone(&arena);
-                // SAFETY: the slot is admitted, the word within the block; the model is about its being
-                // free.
-                // ORDERING: Relaxed; no order makes this right.
+                // SAFETY: the slot is admitted, the word within the block; the model is about its
+                // being free. ORDERING: Relaxed; no order makes this right.
                 move || unsafe { block.word(arena.geometry.stride, 0, 0) }.fetch_add(1, Ordering::Relaxed)
             });
             arena.free(block);

@@ -2,15 +2,16 @@
 //!
 //! The arena offers a block and a place for it. The block's owner moves it, and frees the old block
 //! when no thread can reach it any more. The emptiest chunk is the *victim*, which is invisible to
-//! allocation. Its blocks go, highest first, to the lowest free block of the fullest other chunk. When
-//! no other chunk has a free block, they go down within the victim.
+//! allocation. Its blocks go, highest first, to the lowest free block of the fullest other chunk.
+//! When no other chunk has a free block, they go down within the victim.
 //!
 //! - I1. A block that is leaving is used and not live, so it isn't offered again.
 //! - I2. A victim is left alone once its blocks would back as many pages as it has. It is then
-//!   *compacted* until a block in it is freed, or a page's worth anywhere once no other victim is left.
-//! - I3. Nothing is offered while the waste is at most half a page, or a twentieth of the live bytes.
-//!   The waste is the size of the pages with live bytes, and of a page for each chunk more than
-//!   needed, less the live bytes.
+//!   *compacted* until a block in it is freed, or a page's worth anywhere once no other victim is
+//!   left.
+//! - I3. Nothing is offered while the waste is at most half a page, or a twentieth of the live
+//!   bytes. The waste is the size of the pages with live bytes, and of a page for each chunk more
+//!   than needed, less the live bytes.
 //! - B1. A victim that turns out not to be worth it was moved in part: at most as many bytes as its
 //!   pages have.
 //!
@@ -112,7 +113,8 @@ fn choose_victim(chunks: &mut Chunks) -> Option<Victim> {
 }
 
 /// Returns whether no page would become empty if the blocks went down within their chunk. The last
-/// eighth of a page doesn't count as compact, because the shift of a unit puts it onto the next page.
+/// eighth of a page doesn't count as compact, because the shift of a unit puts it onto the next
+/// page.
 fn is_compact(chunk: &Chunk) -> bool {
     let (geometry, page) = (&chunk.geometry, chunk.geometry.page_bytes);
     let needed = geometry.pages_for(chunk.live);

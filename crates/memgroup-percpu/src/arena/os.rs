@@ -1,9 +1,11 @@
-//! Requests to the system: address space, memory behind it, and which pages have some. No other file
-//! makes them.
+//! Requests to the system: address space, memory behind it, and which pages have some. No other
+//! file makes them.
 //!
-//! - I1. A region is one mapping from birth to drop; it begins on a page of the size it was made for.
+//! - I1. A region is one mapping from birth to drop; it begins on a page of the size it was made
+//!   for.
 //! - I2. Memory that was never written, or was discarded since, reads as zero.
-//! - I3. Words of a region are only ever accessed as atomics, so two accesses at once are never a data race.
+//! - I3. Words of a region are only ever accessed as atomics, so two accesses at once are never a
+//!   data race.
 //!
 //! | | Linux | elsewhere and under Miri | under loom |
 //! |---|---|---|---|

@@ -3,7 +3,7 @@
 //!   chunk of 3 slots, page P, stride 17 P + 128:
 //!
 //!   │ unit 0: 16 P usable │ P pad + 128 │ unit 1: 16 P usable │ P pad + 128 │ unit 2: ...
-//!   ▲ page boundary        the first byte of unit 1 lies 128 bytes into a page, of unit 2 256 bytes
+//!   ▲ page boundary        the first byte of unit 1 lies 128 bytes into a page, of unit 2 256
 //!
 //! - I1. A chunk begins on a page, and unit `s` begins `s * stride` bytes into it.
 //! - I2. No page holds bytes of two units, because units are a page and 128 bytes apart.
@@ -17,8 +17,8 @@
 //! # Why these unit sizes
 //!
 //! A unit holds at least 64 KiB, the largest block. Because of the shift, a full unit touches one
-//! page more than it fills: of sixteen pages that is a sixteenth. Pages of 2 MiB take eight, so that
-//! the address space of a chunk stays small.
+//! page more than it fills: of sixteen pages that is a sixteenth. Pages of 2 MiB take eight, so
+//! that the address space of a chunk stays small.
 
 use core::ops::Range;
 

@@ -1,9 +1,10 @@
 //! The slots that were admitted.
 //!
 //! - I1. A slot that was admitted stays admitted.
-//! - E1. Admission of a slot → a thread that takes memory back from an object used on it. The user saw the bit set before it
-//!   used the slot, and its use happens before the object is freed. By coherence of the one word the freeing thread, and each
-//!   thread that takes the lock after it, sees the bit too.
+//! - E1. Admission of a slot → a thread that takes memory back from an object used on it. The user
+//!   saw the bit set before it used the slot, and its use happens before the object is freed. By
+//!   coherence of the one word the freeing thread, and each thread that takes the lock after it,
+//!   sees the bit too.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +13,8 @@ pub(crate) use crate::slot::error::SLOTS_MAX;
 
 /// A set of slots that only grows.
 ///
-/// In a normal build its words lie within it, so that a test for a slot is one load from a known place.
+/// In a normal build its words lie within it, so that a test for a slot is one load from a known
+/// place.
 #[derive(Debug)]
 pub(crate) struct SlotSet {
     #[cfg(not(memgroup_loom))]
@@ -34,11 +36,12 @@ impl SlotSet {
         }
     }
 
-    /// Whether `slot` was admitted; `false` for a slot that does not exist.
+    /// Returns whether `slot` was admitted; `false` for a slot that does not exist.
     #[inline(always)]
     pub(crate) fn contains(&self, slot: usize) -> bool {
         match self.words.get(slot / 64) {
-            // ORDERING: Acquire; pairs with the Release in `insert`. For E1 coherence alone would do.
+            // ORDERING: Acquire; pairs with the Release in `insert`. For E1 coherence alone would
+            // do.
             Some(word) => word.load(Ordering::Acquire) >> (slot % 64) & 1 != 0,
             None => false,
         }
@@ -47,7 +50,8 @@ impl SlotSet {
     /// Adds `slot`, which is below the number of slots; returns whether it is new.
     pub(crate) fn insert(&self, slot: usize) -> bool {
         assert!(slot < self.slots, "slot {slot} of an arena with {} slots", self.slots);
-        // ORDERING: AcqRel, as in `contains`. An RMW, because the word's other slots are admitted at the same time.
+        // ORDERING: AcqRel, as in `contains`. An RMW, because the word's other slots are admitted
+        // at the same time.
         self.words[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel) >> (slot % 64) & 1 == 0
     }
 

@@ -1,9 +1,10 @@
 //! Collecting marks: the collector's half of the protocol that `marks` describes.
 //!
-//! It goes through one chunk at a time, and in it through one word at a time over all rows. So each number is delivered once, with all
-//! its rows.
+//! It goes through one chunk at a time, and in it through one word at a time over all rows. So each
+//! number is delivered once, with all its rows.
 //!
-//! - I1. A bit that was cleared is in the scratch until it is restored or delivered, so that a callback may panic at any time.
+//! - I1. A bit that was cleared is in the scratch until it is restored or delivered, so that a
+//!   callback may panic at any time.
 
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::interleave;
@@ -38,12 +39,14 @@ struct Hit {
     bits: u64,
 }
 
-/// The numbers of one call of [`collect_piece`](Marks::collect_piece): from the first one on, until they have so many marks.
+/// The numbers of one call of [`collect_piece`](Marks::collect_piece): from the first one on, until
+/// they have so many marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The first number.
     pub from: u32,
-    /// The most marks, of all rows together. Marks of numbers that are not wanted count, too. A first number with more marks is a piece alone.
+    /// The most marks, of all rows together. Marks of numbers that are not wanted count, too. A
+    /// first number with more marks is a piece alone.
     pub marks_max: usize,
 }
 
@@ -75,17 +78,19 @@ impl Iterator for Rows<'_> {
 }
 
 impl Marks {
-    /// Delivers the marks of each number that is marked in any row and that `wanted` accepts. It clears the marks, and *then* calls
-    /// `each` with the number and its rows. Other numbers stay marked. Numbers come in ascending order, each once.
+    /// Delivers the marks of each number that is marked in any row and that `wanted` accepts. It
+    /// clears the marks, and *then* calls `each` with the number and its rows. Other numbers stay
+    /// marked. Numbers come in ascending order, each once.
     ///
     /// `finish` is the last part: until it returns, nothing appears [clean](Self::is_clean) or
     /// [settled](super::Mark::is_clean).
     ///
-    /// A mark that is set meanwhile is delivered or stays. If a callback panics, numbers that were not delivered stay marked, and
-    /// so does the number that was just delivered.
+    /// A mark that is set meanwhile is delivered or stays. If a callback panics, numbers that were
+    /// not delivered stay marked, and so does the number that was just delivered.
     ///
     /// # Panics
-    /// If another thread collects: collectors take turns, by a lock of the caller's. If `scratch` is for fewer rows.
+    /// If another thread collects: collectors take turns, by a lock of the caller's. If `scratch`
+    /// is for fewer rows.
     pub fn collect(
         &self,
         scratch: &mut Scratch,
@@ -97,10 +102,12 @@ impl Marks {
         debug_assert_eq!(next, None, "a piece without an end has all numbers");
     }
 
-    /// The same for a piece of the numbers; returns the number that the next piece begins at, or `None` after the last piece.
+    /// The same for a piece of the numbers; returns the number that the next piece begins at, or
+    /// `None` after the last piece.
     ///
-    /// Numbers of the other pieces stay marked, so nothing appears clean between two pieces while one of them is. An addition that
-    /// returned before the first piece began is collected when the last one ends: by one of the pieces, or by another collection in between.
+    /// Numbers of the other pieces stay marked, so nothing appears clean between two pieces while
+    /// one of them is. An addition that returned before the first piece began is collected when the
+    /// last one ends: by one of the pieces, or by another collection in between.
     ///
     /// # Panics
     /// As [`collect`](Self::collect).
@@ -130,8 +137,8 @@ impl Marks {
         collection.next
     }
 
-    /// The same for one number alone; returns whether it was marked in any row, and `each` was called. It reads only this number
-    /// in dirty rows, and clears only its marks.
+    /// The same for one number alone; returns whether it was marked in any row, and `each` was
+    /// called. It reads only this number in dirty rows, and clears only its marks.
     ///
     /// # Panics
     /// As [`collect`](Self::collect), and if the number was not provided.
@@ -157,8 +164,9 @@ impl Marks {
     /// The rows that are dirty.
     pub(super) fn dirty_rows(&self) -> impl Iterator<Item = usize> {
         self.dirty().enumerate().flat_map(|(index, word)| {
-            // ORDERING: Acquire; as in `is_clean`. For a collector Relaxed would do. A mark that it must see has its row's bit in the
-            // order of this word (I1 of `marks`), and only collectors clear that bit.
+            // ORDERING: Acquire; as in `is_clean`. For a collector Relaxed would do. A mark that it
+            // must see has its row's bit in the order of this word (I1 of `marks`), and only
+            // collectors clear that bit.
             places(word.load(Ordering::Acquire)).map(move |place| index * 64 + place)
         })
     }
@@ -172,7 +180,8 @@ struct Collection<'a> {
     at: Option<At<'a>>,
     /// Its bits that were cleared and not delivered yet.
     undelivered: u64,
-    /// The numbers to collect: those before `from` are left, and no more marks than these are taken.
+    /// The numbers to collect: those before `from` are left, and no more marks than these are
+    /// taken.
     from: u32,
     marks_left: usize,
     /// Whether a number was taken.
@@ -194,8 +203,8 @@ impl<'a> Collection<'a> {
         assert!(rows <= has, "marks of {rows} rows are collected with a scratch for {rows}, not for {has}");
         // ORDERING: Relaxed; the exchange checks it.
         let before = marks.collecting().load(Ordering::Relaxed);
-        // ORDERING: Acquire; pairs with the Release of the last collection's end: this one finds its bits. The clearing of bits
-        // publishes it (E3). Relaxed on failure, which is a panic.
+        // ORDERING: Acquire; pairs with the Release of the last collection's end: this one finds
+        // its bits. The clearing of bits publishes it (E3). Relaxed on failure, which is a panic.
         let begun = before.is_multiple_of(2)
             && marks
                 .collecting()
@@ -208,20 +217,23 @@ impl<'a> Collection<'a> {
         Collection { marks, scratch, at: None, undelivered: 0, from, marks_left, is_begun: false, next: None }
     }
 
-    /// Clears the dirty bits, and the classes in the heads of those rows; returns all these classes.
+    /// Clears the dirty bits, and the classes in the heads of those rows; returns all these
+    /// classes.
     fn take_rows(&mut self) -> u64 {
         let mut classes = 0;
         for (index, word) in self.marks.dirty().enumerate() {
-            // ORDERING: Relaxed; a mark that must be seen has its bit in the order of this word (E2).
+            // ORDERING: Relaxed; a mark that must be seen has its bit in the order of this word
+            // (E2).
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // ORDERING: Release; pairs with the Acquire in `is_clean`: a thread that finds the zeros finds the collection (E3).
+            // ORDERING: Release; pairs with the Acquire in `is_clean`: a thread that finds the
+            // zeros finds the collection (E3).
             let dirty = word.swap(0, Ordering::Release);
             interleave::point();
             for row in places(dirty).map(|place| index * 64 + place) {
-                // ORDERING: AcqRel; Acquire for the bits of markers that are done, Release so that one which begins now finds
-                // the dirty bit cleared (I1 of `marks`).
+                // ORDERING: AcqRel; Acquire for the bits of markers that are done, Release so that
+                // one which begins now finds the dirty bit cleared (I1 of `marks`).
                 let head = self.marks.head(row).fetch_and(!CLASSES_MASK, Ordering::AcqRel);
                 let marked_at_head = markers(head) > 0 && !active(Mutation::MarkersAreReadLate);
                 let taken = head & CLASSES_MASK;
@@ -241,12 +253,13 @@ impl<'a> Collection<'a> {
         classes
     }
 
-    /// Whether none of `count` numbers from `first` on is in the piece.
+    /// Returns whether none of `count` numbers from `first` on is in the piece.
     fn is_outside(&self, first: usize, count: usize) -> bool {
         self.next.is_some() || first + count <= self.from as usize
     }
 
-    /// Whether the piece has a number with so many marks. The first one that it does not have begins the next piece.
+    /// Returns whether the piece has a number with so many marks. The first one that it does not
+    /// have begins the next piece.
     fn admit(&mut self, number: u32, marks: usize) -> bool {
         if number < self.from || self.next.is_some() {
             return false;
@@ -270,7 +283,8 @@ impl<'a> Collection<'a> {
     ) {
         if self.is_outside(index * CHUNK, CHUNK) {
             for taken in self.scratch.taken.iter_mut().filter(|_| !active(Mutation::PieceForgetsChunks)) {
-                // ORDERING: Relaxed; after the Acquire of the head, as in `take_summaries`. A chunk without a mark needs no bit in the head.
+                // ORDERING: Relaxed; after the Acquire of the head, as in `take_summaries`. A chunk
+                // without a mark needs no bit in the head.
                 if leaves[taken.row].summary.load(Ordering::Relaxed) != 0 {
                     taken.restore |= taken.classes & class(index);
                 }
@@ -303,20 +317,24 @@ impl<'a> Collection<'a> {
         let mut words = 0;
         for taken in self.scratch.taken.iter_mut().filter(|taken| taken.classes & class(index) != 0) {
             let (summary, head) = (&leaves[taken.row].summary, self.marks.head(taken.row));
-            // ORDERING: Relaxed; after the Acquire of the head: a marker that was done by then is seen, and another leaves its upper
-            // bits set. So zero needs no RMW.
+            // ORDERING: Relaxed; after the Acquire of the head: a marker that was done by then is
+            // seen, and another leaves its upper bits set. So zero needs no RMW.
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // ORDERING: AcqRel, as below; the fault is that the markers are counted before the summary is cleared.
+            // ORDERING: AcqRel, as below; the fault is that the markers are counted before the
+            // summary is cleared.
             let early = active(Mutation::MarkersAreReadEarly).then(|| head.fetch_add(0, Ordering::AcqRel));
             interleave::point();
-            // ORDERING: Relaxed; the RMW of the head that follows publishes it, and acquires the writes of the markers.
+            // ORDERING: Relaxed; the RMW of the head that follows publishes it, and acquires the
+            // writes of the markers.
             taken.summary = summary.swap(0, Ordering::Relaxed);
             interleave::point();
-            // ORDERING: AcqRel; Acquire for the leaf bits of markers that are done, Release so that one which begins now finds the
-            // summary cleared (I1 of `marks`). An RMW, because a marker may only have read the summary: of its RMW of the head and
-            // this one, the second sees the first. The fault's load may be older than a marker that read the old summary.
+            // ORDERING: AcqRel; Acquire for the leaf bits of markers that are done, Release so that
+            // one which begins now finds the summary cleared (I1 of `marks`). An RMW, because a
+            // marker may only have read the summary: of its RMW of the head and this one, the
+            // second sees the first. The fault's load may be older than a marker that read the old
+            // summary.
             let late = || match active(Mutation::MarkersAreReadByLoad) {
                 false => head.fetch_add(0, Ordering::AcqRel),
                 true => head.load(Ordering::Acquire),
@@ -335,8 +353,8 @@ impl<'a> Collection<'a> {
         self.scratch.hits.clear();
         let (mut marked, mut marks) = (0, 0);
         for taken in self.scratch.taken.iter().filter(|taken| taken.summary >> word & 1 != 0) {
-            // ORDERING: Relaxed; after the Acquire of the head. If a bit is not seen, its marker was found under way, or leaves its upper
-            // bits set.
+            // ORDERING: Relaxed; after the Acquire of the head. If a bit is not seen, its marker
+            // was found under way, or leaves its upper bits set.
             let bits = at.leaves[taken.row].words[word].load(Ordering::Relaxed);
             marked |= bits;
             marks += bits.count_ones() as usize;
@@ -385,15 +403,16 @@ impl<'a> Collection<'a> {
         }
     }
 
-    /// Clears the bits of `mask` in the current word of `row`, and notes them as hits. Returns the other bits.
+    /// Clears the bits of `mask` in the current word of `row`, and notes them as hits. Returns the
+    /// other bits.
     fn take_leaf(&mut self, at: At<'a>, row: usize, mask: u64) -> u64 {
         let word = at.leaves[row].word(at.number);
         // ORDERING: Relaxed, as in `take_word`: a bit that is not seen stays marked.
         let mut found = word.load(Ordering::Relaxed);
         if found & mask != 0 {
             if !active(Mutation::LeafIsClearedLate) {
-                // ORDERING: AcqRel; Acquire for the writes before the mark, Release for `is_clean` (E3). An addition that comes too
-                // late learns it from the counter (E1).
+                // ORDERING: AcqRel; Acquire for the writes before the mark, Release for `is_clean`
+                // (E3). An addition that comes too late learns it from the counter (E1).
                 found = word.fetch_and(!mask, Ordering::AcqRel);
             }
             self.scratch.hits.push(Hit { row, bits: found & mask });
@@ -452,8 +471,8 @@ impl Drop for Collection<'_> {
             }
         }
         interleave::point();
-        // ORDERING: Release; pairs with the Acquire in `unless_collecting` and in the next `begin`. They find the bits that were
-        // restored and the writes of the callbacks (E3).
+        // ORDERING: Release; pairs with the Acquire in `unless_collecting` and in the next `begin`.
+        // They find the bits that were restored and the writes of the callbacks (E3).
         self.marks.collecting().fetch_add(1, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
-//! Models of marks: every interleaving of a few calls, with up to three preemptions. The oracle: each addition was collected, or is
-//! marked so that the next collection finds it.
+//! Models of marks: every interleaving of a few calls, with up to three preemptions. The oracle:
+//! each addition was collected, or is marked so that the next collection finds it.
 
 use std::sync::Arc;
 
@@ -51,7 +51,8 @@ impl Stats {
         *total
     }
 
-    /// Collects all numbers in pieces of one mark, and frees the lock between two pieces; returns the total after the last one.
+    /// Collects all numbers in pieces of one mark, and frees the lock between two pieces; returns
+    /// the total after the last one.
     fn collect_in_pieces(&self) -> i64 {
         let mut from = 0;
         loop {
@@ -194,7 +195,8 @@ fn loom_markers_that_are_read_by_a_load_are_caught() {
     mutation::with(Mutation::MarkersAreReadByLoad, || explore(3, || a_mark_beside(OF_THE_WORD, 0)));
 }
 
-/// A thread adds, and collects at once; another one is in the middle of setting the mark that it may have found.
+/// A thread adds, and collects at once; another one is in the middle of setting the mark that it
+/// may have found.
 fn an_adder_collects(collect: fn(&Stats) -> i64) {
     let stats = Stats::new(1, 1);
     let other = stats.spawn(|stats| stats.update(0, 0, FIRST));
@@ -240,7 +242,8 @@ fn loom_a_number_with_a_leaf_bit_before_upper_bits_is_caught() {
     mutation::with(Mutation::LeafBeforeUpperBits, || explore(3, || an_adder_collects(one)));
 }
 
-/// The same while a third thread collects: it may have cleared the upper bits before the mark was there.
+/// The same while a third thread collects: it may have cleared the upper bits before the mark was
+/// there.
 fn an_adder_collects_after_another_collector() {
     let stats = Stats::new(1, 1);
     let marker = stats.spawn(|stats| stats.update(0, 0, FIRST));
@@ -334,7 +337,8 @@ fn loom_marks_left_without_upper_bits_are_caught() {
     mutation::with(Mutation::LeftIsNotRestored, || explore(3, || an_unwanted_number(OF_THE_WORD)));
 }
 
-/// A thread adds, and checks whether all is clean while another one collects. If so, the published total has its addition.
+/// A thread adds, and checks whether all is clean while another one collects. If so, the published
+/// total has its addition.
 fn an_adder_checks(clean: fn(&Stats) -> bool, wanted: fn(u32) -> bool) {
     let stats = Stats::new(1, 1);
     let other = stats.spawn(move |stats| _ = stats.collect(wanted));

@@ -21,8 +21,8 @@ pub(crate) fn block(base: usize, chunk: u32, at: u32, words: u32) -> Block {
 
 /// # Safety
 ///
-/// `base` came from `of` for a block that is not free, or was not when a section began that still lasts; `slot` is
-/// admitted; `index` is within the block.
+/// `base` came from `of` for a block that is not free, or was not when a section began that still
+/// lasts; `slot` is admitted; `index` is within the block.
 #[inline(always)]
 pub(crate) unsafe fn word<'a>(base: usize, stride: usize, slot: usize, index: usize) -> &'a AtomicU64 {
     let word = base + slot * stride + index * size_of::<u64>();

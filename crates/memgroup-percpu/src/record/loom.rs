@@ -1,7 +1,8 @@
 //! Models of records: every interleaving of a few calls, with up to three preemptions.
 //!
-//! The oracle is that of the arena's memory (`os/model.rs`). A word of a block that is free panics when it is asked for. The arena
-//! writes to a block when it takes it back and clears it, and these writes must be ordered against every access.
+//! The oracle is that of the arena's memory (`os/model.rs`). A word of a block that is free panics
+//! when it is asked for. The arena writes to a block when it takes it back and clears it, and these
+//! writes must be ordered against every access.
 
 use std::sync::Arc;
 
@@ -33,7 +34,8 @@ fn access(record: &Arc<Record>) -> thread::JoinHandle<()> {
     let record = Arc::clone(record);
     thread::spawn(move || {
         if let Some(word) = record.access(0, 0) {
-            // ORDERING: Relaxed; the model is about the memory, which must not be used again meanwhile.
+            // ORDERING: Relaxed; the model is about the memory, which must not be used again
+            // meanwhile.
             word.fetch_add(1, Ordering::Relaxed);
         }
     })
@@ -137,7 +139,8 @@ fn loom_a_link_that_publishes_nothing_is_caught() {
     mutation::with(Mutation::LinkPublishesNothing, || explore(3, a_marked_block_is_linked));
 }
 
-/// A slot is admitted beside a thread that uses it. A third one, which has only waited for that thread, frees the memory.
+/// A slot is admitted beside a thread that uses it. A third one, which has only waited for that
+/// thread, frees the memory.
 fn a_slot_is_admitted() {
     with_record(|records, record| {
         record.link(fresh(records));
@@ -175,7 +178,8 @@ fn loom_a_slot_enabled_relaxed_is_caught() {
 
 static RECORDS: ChunkPool<Record> = ChunkPool::new(1);
 
-/// A record with a block is retired and erased beside an access to its second slot. With `waits`, a grace period lies between.
+/// A record with a block is retired and erased beside an access to its second slot. With `waits`, a
+/// grace period lies between.
 fn a_record_is_erased(waits: bool) {
     let records = Records::new(ArenaConfig::new(2), 1).expect("one word on two slots is allowed");
     let records: &'static Records = memgroup_sync::keep(Box::new(records));
@@ -268,7 +272,8 @@ fn loom_a_length_that_is_read_outside_the_section_is_caught() {
     mutation::with(Mutation::LengthIsReadOutsideTheSection, || explore(3, a_cell_becomes_a_shorter_record));
 }
 
-/// A cell is a record of one word, and then one of two words, while a thread links a block of the first kind.
+/// A cell is a record of one word, and then one of two words, while a thread links a block of the
+/// first kind.
 fn a_block_comes_late() {
     let (short, long) = (records_of(1), records_of(2));
     let chunk = RECORDS.take().expect("loom has memory");

@@ -1,4 +1,5 @@
-//! The word that stands for a block under loom, where memory has no addresses: the address of a copy of the block that is kept.
+//! The word that stands for a block under loom, where memory has no addresses: the address of a
+//! copy of the block that is kept.
 
 #![allow(unsafe_code)]
 

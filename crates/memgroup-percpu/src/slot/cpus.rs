@@ -11,12 +11,14 @@ mod imp {
         unsafe { libc::sched_getcpu() }.cast_unsigned()
     }
 
-    /// The CPU as the system call itself reports it, independently of the source that it is compared to.
+    /// The CPU as the system call itself reports it, independently of the source that it is
+    /// compared to.
     pub(crate) fn getcpu_kernel() -> Option<u32> {
         let mut cpu = u32::MAX;
         let no_node = core::ptr::null_mut::<u32>();
         let no_cache = core::ptr::null_mut::<u8>();
-        // SAFETY: the call writes one u32 to `cpu`, which lives, and nothing through the null pointers.
+        // SAFETY: the call writes one u32 to `cpu`, which lives, and nothing through the null
+        // pointers.
         let answer = unsafe { libc::syscall(libc::SYS_getcpu, &raw mut cpu, no_node, no_cache) };
         (answer == 0).then_some(cpu)
     }
@@ -44,7 +46,8 @@ mod imp {
         }
         // SAFETY: the index is below the set's size.
         unsafe { libc::CPU_CLR(cpu as usize, &mut set) };
-        // SAFETY: the call reads `set`, which lives, at its own size. An empty set is refused, and changes nothing.
+        // SAFETY: the call reads `set`, which lives, at its own size. An empty set is refused, and
+        // changes nothing.
         unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     }
 

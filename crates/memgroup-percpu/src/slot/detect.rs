@@ -8,7 +8,8 @@ use crate::slot::error::{SlotError, VARIABLE};
 use crate::slot::selftest::{cpu_id, getcpu, mm_cid};
 use crate::slot::source::SlotSource;
 
-/// The source chosen for this process, and why each better one was rejected. Printed, it is one line.
+/// The source chosen for this process, and why each better one was rejected. Printed, it is one
+/// line.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SlotReport {
@@ -16,8 +17,8 @@ pub struct SlotReport {
     pub chosen: SlotSource,
     /// Whether the environment variable chose it; else the self-test did.
     pub by_variable: bool,
-    /// The rejected sources with the reason, in the order of trial. A value of the environment variable that cannot be used comes
-    /// first, then the sources that failed the self-test.
+    /// The rejected sources with the reason, in the order of trial. A value of the environment
+    /// variable that cannot be used comes first, then the sources that failed the self-test.
     pub rejected: Vec<SlotError>,
 }
 
@@ -33,20 +34,23 @@ impl fmt::Display for SlotReport {
 impl SlotSource {
     /// The best source that works here, chosen once in a process and the same ever after.
     ///
-    /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else `mm_cid`, `cpu_id` and `getcpu` are put to
-    /// a self-test, and the first to pass is taken. If none passes, it is the thread hash over the possible CPUs. A value of
-    /// the variable that cannot be used does not stop the process. [`report`](Self::report) has it. For a program that would
-    /// rather stop, [`from_env`](Self::from_env) returns it as an error.
+    /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else `mm_cid`, `cpu_id`
+    /// and `getcpu` are put to a self-test, and the first to pass is taken. If none passes, it is
+    /// the thread hash over the possible CPUs. A value of the variable that cannot be used does not
+    /// stop the process. [`report`](Self::report) has it. For a program that would rather stop,
+    /// [`from_env`](Self::from_env) returns it as an error.
     ///
     /// # The self-test
     ///
-    /// A candidate must be there at all (see its constructor) and always read a number below that of the possible CPUs.
-    /// `cpu_id` and `getcpu` must agree, in 256 readings, with the `getcpu` system call wherever the thread was not
-    /// moved meanwhile. For `mm_cid`, a helper thread is started for the time of the test, on another CPU than the
-    /// caller's. The two threads must read different ids in seven of eight readings at which they ran on different CPUs.
-    /// That cannot be seen if one CPU is allowed, or if the machine is so busy that the two hardly run together. Then
-    /// `mm_cid` is not taken, and `cpu_id` serves as well. The affinity of no other thread is changed. The test takes some
-    /// 0.3 ms, up to 30 ms where every CPU is busy. It gives up after a fixed number of readings.
+    /// A candidate must be there at all (see its constructor) and always read a number below that
+    /// of the possible CPUs. `cpu_id` and `getcpu` must agree, in 256 readings, with the `getcpu`
+    /// system call wherever the thread was not moved meanwhile. For `mm_cid`, a helper thread is
+    /// started for the time of the test, on another CPU than the caller's. The two threads must
+    /// read different ids in seven of eight readings at which they ran on different CPUs. That
+    /// cannot be seen if one CPU is allowed, or if the machine is so busy that the two hardly run
+    /// together. Then `mm_cid` is not taken, and `cpu_id` serves as well. The affinity of no other
+    /// thread is changed. The test takes some 0.3 ms, up to 30 ms where every CPU is busy. It gives
+    /// up after a fixed number of readings.
     ///
     /// Under loom, it is two virtual slots, without a test.
     pub fn detect() -> Self {
@@ -59,12 +63,13 @@ impl SlotSource {
         REPORT.get_or_init(choose)
     }
 
-    /// The source that `MEMGROUP_SLOTS` names now: `mm_cid`, `cpu_id`, `getcpu`, `hash`, `hash:N` or `virtual:N`; `None` if the
-    /// variable is not set, or empty.
+    /// The source that `MEMGROUP_SLOTS` names now: `mm_cid`, `cpu_id`, `getcpu`, `hash`, `hash:N`
+    /// or `virtual:N`; `None` if the variable is not set, or empty.
     ///
     /// # Errors
     ///
-    /// [`SlotError::Variable`] if it names no source, one that is not available here, or a bad number of slots.
+    /// [`SlotError::Variable`] if it names no source, one that is not available here, or a bad
+    /// number of slots.
     pub fn from_env() -> Result<Option<Self>, SlotError> {
         let Some(value) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else {
             return Ok(None);

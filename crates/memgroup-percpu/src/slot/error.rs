@@ -10,7 +10,8 @@ pub(crate) const SLOTS_MAX: usize = 8192;
 /// The most slots of a virtual or hashing source.
 pub(crate) const COUNT_MAX: usize = 4096;
 
-/// The reason why a [`SlotSource`](crate::SlotSource) could not be made. Printed, it completes the phrase "failed to ...".
+/// The reason why a [`SlotSource`](crate::SlotSource) could not be made. Printed, it completes the
+/// phrase "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlotError {

@@ -1,6 +1,7 @@
 //! The slot that a thread is on: the sources, the choice of one, and its self-test.
 //!
-//! Each file imports only files before it: error, number, cpus, rseq, source, spec, selftest, detect.
+//! Each file imports only files before it: error, number, cpus, rseq, source, spec, selftest,
+//! detect.
 
 mod cpus;
 pub(crate) mod detect;

@@ -1,13 +1,13 @@
 //! A thread's own number, and the virtual slot that it is pinned to.
 //!
 //! - I1. Two threads of a process never have the same number, until 2^32 threads have drawn one.
-//! - I2. Neither thread-local needs a destructor. So both can be read at any time in a thread's life, also while its other
-//!   thread-locals are dropped. Reading allocates nothing.
+//! - I2. Neither thread-local needs a destructor. So both can be read at any time in a thread's
+//!   life, also while its other thread-locals are dropped. Reading allocates nothing.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
-// A plain atomic in both builds: under loom it only hands out numbers, once for each execution, and no model's
-// outcome hangs on it.
+// A plain atomic in both builds: under loom it only hands out numbers, once for each execution, and
+// no model's outcome hangs on it.
 use core::sync::atomic::{AtomicU32, Ordering};
 
 memgroup_sync::global! {
@@ -27,7 +27,8 @@ pub(crate) fn current() -> u32 {
 
 #[cold]
 fn first(number: &Cell<Option<u32>>) -> u32 {
-    // ORDERING: Relaxed; only the number's uniqueness counts, and a read-modify-write alone gives that.
+    // ORDERING: Relaxed; only the number's uniqueness counts, and a read-modify-write alone gives
+    // that.
     let drawn = NEXT.fetch_add(1, Ordering::Relaxed);
     number.set(Some(drawn));
     drawn
@@ -39,10 +40,11 @@ pub(crate) fn pinned() -> Option<usize> {
     PINNED.with(Cell::get)
 }
 
-/// Lets this thread use slot `slot` of every *virtual* slot source, modulo that source's number of slots, until the
-/// guard drops. Sources that follow real CPUs or hash the thread do not change.
+/// Lets this thread use slot `slot` of every *virtual* slot source, modulo that source's number of
+/// slots, until the guard drops. Sources that follow real CPUs or hash the thread do not change.
 ///
-/// Guards nest. Each restores the slot before it, so drop them in the reverse order of their making.
+/// Guards nest. Each restores the slot before it, so drop them in the reverse order of their
+/// making.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {

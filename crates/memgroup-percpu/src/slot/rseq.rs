@@ -1,16 +1,18 @@
 //! Reading the rseq area that the kernel keeps up to date for each thread.
 //!
-//!   fs:0 ── thread pointer ── + offset ──▶ struct rseq { cpu_id_start, cpu_id @4, rseq_cs, flags, node_id, mm_cid @24 }
+//!   fs:0 ── thread pointer ── + offset ──▶ struct rseq
+//!     { cpu_id_start, cpu_id @4, rseq_cs, flags, node_id, mm_cid @24 }
 //!
-//! glibc (2.35 and newer) registers the area for every thread that it starts. The symbols `__rseq_offset` and `__rseq_size` name its
-//! place; they are resolved at run time, so that older libraries still link. The auxiliary vector has the number of bytes that the
-//! kernel fills.
+//! glibc (2.35 and newer) registers the area for every thread that it starts. The symbols
+//! `__rseq_offset` and `__rseq_size` name its place; they are resolved at run time, so that older
+//! libraries still link. The auxiliary vector has the number of bytes that the kernel fills.
 //!
 //! Fields are only read, and no restartable section is ever begun.
 //!
-//! - I1. A [`Field`] exists only if both symbols were found and the library has registered the area. The field
-//!   lies within the bytes that library and kernel both cover. Every thread with a thread control block of that library
-//!   then has those bytes at that offset for its whole life, registered or not.
+//! - I1. A [`Field`] exists only if both symbols were found and the library has registered the
+//!   area. The field lies within the bytes that library and kernel both cover. Every thread with a
+//!   thread control block of that library then has those bytes at that offset for its whole life,
+//!   registered or not.
 
 #![allow(unsafe_code)]
 
@@ -58,7 +60,8 @@ mod imp {
     }
 
     pub(crate) fn mm_cid() -> Result<Field, SlotError> {
-        // SAFETY: getauxval reads a table that the loader keeps for the process's life; an unknown tag gives 0.
+        // SAFETY: getauxval reads a table that the loader keeps for the process's life; an unknown
+        // tag gives 0.
         let features = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) };
         if features < FEATURES_MM_CID {
             let reason = format!(
@@ -75,10 +78,12 @@ mod imp {
             || SlotError::unavailable(kind, "the C library has no rseq area (glibc 2.35 or newer has one)");
         let offset = symbol(c"__rseq_offset").ok_or_else(missing)?.cast::<isize>();
         let size = symbol(c"__rseq_size").ok_or_else(missing)?.cast::<c_uint>();
-        // SAFETY: glibc's ABI declares the symbol as a `const ptrdiff_t`, set before any code of the program runs.
+        // SAFETY: glibc's ABI declares the symbol as a `const ptrdiff_t`, set before any code of
+        // the program runs.
         let offset = unsafe { offset.read() };
-        // SAFETY: as above, an `unsigned int`. Zero says "not registered". 20 says that the first version's fields
-        // are in use, in an area that is 32 bytes long in every version. A larger value counts the fields itself.
+        // SAFETY: as above, an `unsigned int`. Zero says "not registered". 20 says that the first
+        // version's fields are in use, in an area that is 32 bytes long in every version. A larger
+        // value counts the fields itself.
         let size = unsafe { size.read() };
         if size < SIZE_FIRST {
             let reason =
@@ -110,8 +115,9 @@ mod imp {
         #[inline]
         pub(crate) fn read(self) -> u32 {
             let value: u32;
-            // SAFETY: the four bytes at fs:[offset] belong to this thread's rseq area (I1). The kernel may change
-            // them between any two instructions, and this is one aligned load, which sees the old or the new value.
+            // SAFETY: the four bytes at fs:[offset] belong to this thread's rseq area (I1). The
+            // kernel may change them between any two instructions, and this is one aligned load,
+            // which sees the old or the new value.
             unsafe {
                 asm!(
                     "mov {value:e}, dword ptr fs:[{offset}]",

@@ -1,13 +1,15 @@
 //! The self-test of slot sources.
 //!
-//! A wrong slot costs speed, never correctness. So the tests search for a source that is *systematically* wrong. Examples
-//! are an emulator that leaves the rseq area as it was, and a kernel that stopped updating a field. They tolerate the
-//! delays of a busy machine.
+//! A wrong slot costs speed, never correctness. So the tests search for a source that is
+//! *systematically* wrong. Examples are an emulator that leaves the rseq area as it was, and a
+//! kernel that stopped updating a field. They tolerate the delays of a busy machine.
 //!
-//! - B1. Readings during which a thread was moved are not counted, and one in eight of the others may disagree.
+//! - B1. Readings during which a thread was moved are not counted, and one in eight of the others
+//!   may disagree.
 //! - B2. Every test ends after a number of readings that is fixed beforehand, passed or not.
-//! - E1. One round of `Meeting`: the asker's first reading happens before the helper's reading. That one happens before the
-//!   asker's second reading. Both hold by Release stores to `asked` and `answer`, and Acquire loads on the other side.
+//! - E1. One round of `Meeting`: the asker's first reading happens before the helper's reading.
+//!   That one happens before the asker's second reading. Both hold by Release stores to `asked` and
+//!   `answer`, and Acquire loads on the other side.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,10 +21,11 @@ use crate::slot::source::SlotSource;
 const READINGS: usize = 256;
 /// Rounds with a helper that must have found the two threads on different CPUs, without a move.
 const ROUNDS_WANTED: usize = 64;
-/// How often the asker polls for answers, all rounds together: some 30 ms of CPU time. On a busy machine the two threads meet
-/// only when both have a CPU at the same time.
+/// How often the asker polls for answers, all rounds together: some 30 ms of CPU time. On a busy
+/// machine the two threads meet only when both have a CPU at the same time.
 const POLLS_MAX: u32 = 1 << 19;
-/// Polls between two yields. Many, because yielding at once would let two threads take turns on one CPU for ever.
+/// Polls between two yields. Many, because yielding at once would let two threads take turns on one
+/// CPU for ever.
 const POLLS_TO_YIELD: u32 = 1 << 13;
 
 pub(crate) fn getcpu() -> Result<SlotSource, SlotError> {
@@ -59,7 +62,8 @@ fn in_range(source: SlotSource, raw: u32) -> Result<(), SlotError> {
     fail(source, format!("it reads {raw}, and there are {} possible CPUs", source.slots()))
 }
 
-/// The source reads the CPU that the system call names, in every reading during which the thread stayed there.
+/// The source reads the CPU that the system call names, in every reading during which the thread
+/// stayed there.
 fn follows_the_cpu(source: SlotSource) -> Result<SlotSource, SlotError> {
     let (mut counted, mut wrong) = (0, 0);
     for _ in 0..READINGS {
@@ -138,11 +142,11 @@ impl Meeting {
         let (mut counted, mut equal, mut polls) = (0, 0, 0);
         for round in 1..=POLLS_MAX {
             let before = Reading::take(source, cpu);
-            // ORDERING: Release; pairs with the Acquire load in `answer` (E1). Weaker, the helper's reading could be
-            // older than ours, of a moment when we did not run yet.
+            // ORDERING: Release; pairs with the Acquire load in `answer` (E1). Weaker, the helper's
+            // reading could be older than ours, of a moment when we did not run yet.
             self.asked.store(round, Ordering::Release);
-            // ORDERING: Acquire; pairs with the Release store in `answer` (E1). Weaker, the answer could be that of an earlier
-            // round.
+            // ORDERING: Acquire; pairs with the Release store in `answer` (E1). Weaker, the answer
+            // could be that of an earlier round.
             while self.answered.load(Ordering::Acquire) != round && polls < POLLS_MAX {
                 polls += 1;
                 pause(polls);

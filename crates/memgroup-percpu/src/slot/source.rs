@@ -6,8 +6,8 @@
 //!
 //! - I1. `current() < slots()`, whatever the raw source says.
 //! - I2. `slots` is at least 1.
-//! - B1. The answer may be stale when it is used: the thread may have moved to another CPU since. Two threads may use one
-//!   slot at the same time.
+//! - B1. The answer may be stale when it is used: the thread may have moved to another CPU since.
+//!   Two threads may use one slot at the same time.
 
 use core::fmt;
 
@@ -16,7 +16,8 @@ use memgroup_sync::{FixedU32, erasable};
 use crate::slot::error::{COUNT_MAX, SLOTS_MAX, SlotError};
 use crate::slot::{cpus, number, rseq};
 
-/// The source of the calling thread's current slot: a small value, chosen once and copied to each place of use.
+/// The source of the calling thread's current slot: a small value, chosen once and copied to each
+/// place of use.
 ///
 /// | source | which slot | ns |
 /// |---|---|---|
@@ -28,10 +29,12 @@ use crate::slot::{cpus, number, rseq};
 ///
 /// # Effects of a wrong slot
 ///
-/// Nothing but speed. An answer is a hint. It can be stale when it is used, because the thread was moved. Two threads can
-/// be on one slot at once, and a broken kernel could give every thread the same. Users of a slot change its copy by atomic
-/// read-modify-writes only, so no update is lost and none is counted twice. A wrong slot costs a cache line that travels, or
-/// one more slot that is touched. The answer is always below [`slots`](Self::slots), so it never leads out of the memory.
+/// Nothing but speed. An answer is a hint. It can be stale when it is used, because the thread was
+/// moved. Two threads can be on one slot at once, and a broken kernel could give every thread the
+/// same. Users of a slot change its copy by atomic read-modify-writes only, so no update is lost
+/// and none is counted twice. A wrong slot costs a cache line that travels, or one more slot that
+/// is touched. The answer is always below [`slots`](Self::slots), so it never leads out of the
+/// memory.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -47,8 +50,8 @@ use crate::slot::{cpus, number, rseq};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlotSource {
-    /// The slot's field in the rseq area, for the kinds that read it there. It is apart from `kind`, so that `current`
-    /// tests and loads two plain fields.
+    /// The slot's field in the rseq area, for the kinds that read it there. It is apart from
+    /// `kind`, so that `current` tests and loads two plain fields.
     field: Option<rseq::Field>,
     slots: u32,
     kind: Kind,
@@ -67,30 +70,35 @@ const _: () =
     assert!(size_of::<SlotSource>() <= 16, "a slot source is copied into every hierarchy and hot structure");
 
 impl SlotSource {
-    /// The kernel's concurrency id of this thread (`mm_cid` of its rseq area). Ids are dense, and threads that run at the
-    /// same time have different ones. It has as many slots as there are possible CPUs.
+    /// The kernel's concurrency id of this thread (`mm_cid` of its rseq area). Ids are dense, and
+    /// threads that run at the same time have different ones. It has as many slots as there are
+    /// possible CPUs.
     ///
     /// Checks that the area is there and registered; [`detect`](Self::detect) tests more.
     ///
     /// # Errors
     ///
-    /// [`SlotError::Unavailable`] unless x86_64, Linux 6.3 or newer and glibc 2.35 or newer, with rseq not turned off.
+    /// [`SlotError::Unavailable`] unless x86_64, Linux 6.3 or newer and glibc 2.35 or newer, with
+    /// rseq not turned off.
     pub fn mm_cid() -> Result<Self, SlotError> {
         Ok(Self { field: Some(rseq::mm_cid()?), ..Self::of_cpus(Kind::MmCid) })
     }
 
-    /// The CPU this thread runs on, from its rseq area. It has as many slots as there are possible CPUs.
+    /// The CPU this thread runs on, from its rseq area. It has as many slots as there are possible
+    /// CPUs.
     ///
     /// Checks that the area is there and registered; [`detect`](Self::detect) tests more.
     ///
     /// # Errors
     ///
-    /// [`SlotError::Unavailable`] unless x86_64 Linux with glibc 2.35 or newer and rseq not turned off.
+    /// [`SlotError::Unavailable`] unless x86_64 Linux with glibc 2.35 or newer and rseq not turned
+    /// off.
     pub fn cpu_id() -> Result<Self, SlotError> {
         Ok(Self { field: Some(rseq::cpu_id()?), ..Self::of_cpus(Kind::CpuId) })
     }
 
-    /// The CPU this thread runs on, by `sched_getcpu`. It has as many slots as there are possible CPUs.
+    /// The CPU this thread runs on, by `sched_getcpu`. It has as many slots as there are possible
+    /// CPUs.
     ///
     /// # Errors
     ///
@@ -104,8 +112,8 @@ impl SlotSource {
         Ok(Self::of_cpus(Kind::Getcpu))
     }
 
-    /// A fixed slot for each thread, out of `slots`: threads are numbered as they come and spread by a multiplicative
-    /// hash. Works everywhere.
+    /// A fixed slot for each thread, out of `slots`: threads are numbered as they come and spread
+    /// by a multiplicative hash. Works everywhere.
     ///
     /// # Errors
     ///
@@ -114,8 +122,9 @@ impl SlotSource {
         Self::counted(Kind::Hash, slots)
     }
 
-    /// `slots` slots that have nothing to do with the machine, for tests and experiments. A thread uses the slot that it
-    /// pinned with [`pin_virtual`](../memgroup_percpu/fn.pin_virtual.html), else its number modulo `slots`.
+    /// `slots` slots that have nothing to do with the machine, for tests and experiments. A thread
+    /// uses the slot that it pinned with [`pin_virtual`](../memgroup_percpu/fn.pin_virtual.html),
+    /// else its number modulo `slots`.
     ///
     /// # Errors
     ///
@@ -124,7 +133,8 @@ impl SlotSource {
         Self::counted(Kind::Virtual, slots)
     }
 
-    /// A thread hash over as many slots as there are possible CPUs: the source that nothing can take away.
+    /// A thread hash over as many slots as there are possible CPUs: the source that nothing can
+    /// take away.
     pub(crate) fn hash_of_cpus() -> Self {
         Self::of_cpus(Kind::Hash)
     }
@@ -141,9 +151,10 @@ impl SlotSource {
         Ok(Self { field: None, slots: slots as u32, kind })
     }
 
-    /// The slot to use now, always below [`slots`](Self::slots). A hint, see [effects of a wrong slot](Self#effects-of-a-wrong-slot). It never
-    /// allocates, makes no system call except where `sched_getcpu` does, and orders nothing. It takes a reference, because a copy
-    /// of the source would cost as much as the answer.
+    /// The slot to use now, always below [`slots`](Self::slots). A hint, see [effects of a wrong
+    /// slot](Self#effects-of-a-wrong-slot). It never allocates, makes no system call except where
+    /// `sched_getcpu` does, and orders nothing. It takes a reference, because a copy of the source
+    /// would cost as much as the answer.
     #[inline]
     pub fn current(&self) -> usize {
         let raw = self.raw();
@@ -170,7 +181,8 @@ impl SlotSource {
         (raw % self.slots) as usize
     }
 
-    /// How many slots there are: one more than the largest that [`current`](Self::current) can give.
+    /// How many slots there are: one more than the largest that [`current`](Self::current) can
+    /// give.
     #[inline]
     pub fn slots(self) -> usize {
         self.slots as usize
@@ -183,8 +195,8 @@ impl SlotSource {
 }
 
 erasable! {
-    /// The place of a slot source in the rseq area, if it has one: half of [`SlotSource::current`], in four bytes of a cell that may be
-    /// [erased](memgroup_sync::Erasable).
+    /// The place of a slot source in the rseq area, if it has one: half of [`SlotSource::current`],
+    /// in four bytes of a cell that may be [erased](memgroup_sync::Erasable).
     pub struct FastSlot {
         /// The field's number; 0 for none.
         offset: FixedU32,
@@ -197,16 +209,17 @@ impl FastSlot {
         self.offset.set(source.fast().offset.get());
     }
 
-    /// The number in the rseq area, if that is the source: without a function call, and *not* brought into range. A fast path compares
-    /// it with its own bound, and calls [`SlotSource::current`] where this returns `None`.
+    /// The number in the rseq area, if that is the source: without a function call, and *not*
+    /// brought into range. A fast path compares it with its own bound, and calls
+    /// [`SlotSource::current`] where this returns `None`.
     #[inline(always)]
     pub(crate) fn value(&self) -> Option<usize> {
         rseq::Field::of_number(self.offset.get()).map(|field| field.read() as usize)
     }
 }
 
-/// The raw value of a source that is not in the rseq area. It is not inlined, so that the other half, which is inlined
-/// everywhere, is one branch and two loads.
+/// The raw value of a source that is not in the rseq area. It is not inlined, so that the other
+/// half, which is inlined everywhere, is one branch and two loads.
 #[inline(never)]
 fn outside_rseq(kind: Kind, slots: u32) -> u32 {
     match kind {
@@ -221,8 +234,8 @@ fn outside_rseq(kind: Kind, slots: u32) -> u32 {
     }
 }
 
-/// Fibonacci hashing: numbers given out in turn fall on slots that are far apart. So do every second or every eighth of
-/// them. A plain remainder would put those on a fraction of the slots.
+/// Fibonacci hashing: numbers given out in turn fall on slots that are far apart. So do every
+/// second or every eighth of them. A plain remainder would put those on a fraction of the slots.
 #[inline]
 fn spread(number: u32, slots: u32) -> u32 {
     let mixed = number.wrapping_mul(0x9E37_79B9);

@@ -21,7 +21,8 @@ impl fmt::Display for SlotSource {
 impl FromStr for SlotSource {
     type Err = SlotError;
 
-    /// Reads `mm_cid`, `cpu_id`, `getcpu`, `hash` (as many slots as possible CPUs), `hash:N` or `virtual:N`.
+    /// Reads `mm_cid`, `cpu_id`, `getcpu`, `hash` (as many slots as possible CPUs), `hash:N` or
+    /// `virtual:N`.
     fn from_str(spec: &str) -> Result<Self, SlotError> {
         let count = |kind, digits: &str, make: fn(usize) -> Result<Self, SlotError>| {
             let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -9,7 +9,7 @@ use memgroup_sync::atomic::AtomicU64;
 
 use crate::arena::os::{Place, Region};
 
-/// Whether addresses of the region leave room for the number of slots above them.
+/// Returns whether addresses of the region leave room for the number of slots above them.
 pub(crate) fn is_near(region: &Region) -> bool {
     (region.at(0).number() as u64) < (1 << ADDRESS_BITS) - (1 << 32)
 }

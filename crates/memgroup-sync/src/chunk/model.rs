@@ -45,7 +45,7 @@ impl<T: Erasable> Chunk<T> {
 pub struct RetiredChunk<T: Erasable>(&'static [T]);
 
 impl<T: Erasable> Chunk<T> {
-    /// Whether `part` lies in one of the cells.
+    /// Returns whether `part` lies in one of the cells.
     pub fn owns<U>(&self, part: &U) -> bool {
         let (range, at) = (self.0.as_ptr_range(), core::ptr::from_ref(part).addr());
         range.start.addr() <= at && at < range.end.addr()
@@ -65,8 +65,8 @@ impl<T: Erasable> RetiredChunk<T> {
         self.0
     }
 
-    /// Erases the cells, and takes them for the next owner. The model waits for a grace period before and after that, as
-    /// `ChunkPool::take` does outside of models.
+    /// Erases the cells, and takes them for the next owner. The model waits for a grace period
+    /// before and after that, as `ChunkPool::take` does outside of models.
     pub fn erase_and_take(self) -> Chunk<T> {
         let cells = self.0;
         drop(self);

@@ -1,10 +1,11 @@
 //! The barrier on the writer's side, which allows readers to enter by a store.
 //!
-//! - I1. Sections are entered by a store only once [`report`] has chosen, and every writer calls it before it decides
-//!   on its [`barrier`]. So no writer omits the barrier while a section is entered by a store.
-//! - I2. When a barrier that worked at start-up fails, the other command is tried. When that fails too, the barrier is
-//!   lost for ever: sections are entered by a swap again, and a scan requires of each record a proof that its last section
-//!   entered by a store is over (`Evidence::Proofs`).
+//! - I1. Sections are entered by a store only once [`report`] has chosen, and every writer calls it
+//!   before it decides on its [`barrier`]. So no writer omits the barrier while a section is
+//!   entered by a store.
+//! - I2. When a barrier that worked at start-up fails, the other command is tried. When that fails
+//!   too, the barrier is lost for ever: sections are entered by a swap again, and a scan requires
+//!   of each record a proof that its last section entered by a store is over (`Evidence::Proofs`).
 
 use std::sync::OnceLock;
 
@@ -15,8 +16,9 @@ use super::{Form, epoch};
 
 /// The form chosen for this process, and why a better one was rejected.
 ///
-/// The first call chooses, and from then on sections may be entered by a store. Every writer calls it. A program that calls it
-/// at its start spares the sections before the first writer the price of a swap.
+/// The first call chooses, and from then on sections may be entered by a store. Every writer calls
+/// it. A program that calls it at its start spares the sections before the first writer the price
+/// of a swap.
 pub fn report() -> &'static GraceReport {
     static REPORT: OnceLock<GraceReport> = OnceLock::new();
     REPORT.get_or_init(|| {
@@ -28,7 +30,8 @@ pub fn report() -> &'static GraceReport {
     })
 }
 
-/// Orders the unlinking before this call against the sections; returns the evidence that a scan after it may use.
+/// Orders the unlinking before this call against the sections; returns the evidence that a scan
+/// after it may use.
 pub(crate) fn barrier(form: Form) -> Evidence {
     let plan = report().plan;
     if let Some(since) = epoch::barrier_lost() {
@@ -71,7 +74,8 @@ fn keep<T>(offered: Result<T, GraceError>, rejected: &mut Vec<GraceError>) -> Op
     offered.map_err(|error| rejected.push(error)).ok()
 }
 
-/// The quiet form by the global command, the expedited one by the private command where the kernel offers that.
+/// The quiet form by the global command, the expedited one by the private command where the kernel
+/// offers that.
 fn quiet_plan(rejected: &mut Vec<GraceError>) -> Result<Plan, GraceError> {
     let quiet = membarrier::offered(Command::Global)?;
     let expedited = keep(membarrier::offered(Command::Private), rejected).unwrap_or(quiet);

@@ -1,7 +1,7 @@
 //! Retired items that may not be used again yet.
 //!
-//! - I1. Items lie in the order of their epochs, which `tag` draws from one clock, so the items with a grace period that is over are
-//!   the first ones.
+//! - I1. Items lie in the order of their epochs, which `tag` draws from one clock, so the items
+//!   with a grace period that is over are the first ones.
 //! - I2. `bytes` is the sum over the items, and at most `bytes_max`.
 
 use core::mem::ManuallyDrop;
@@ -25,8 +25,9 @@ struct Item<T> {
 
 /// Items that were unlinked and wait for the end of their grace period.
 ///
-/// It is bounded in bytes, so that a section that does not end costs no more than that. Above the bound
-/// [`retire`](Self::retire) hands the item back. Dropping it leaks the items in it: their grace period may not be over.
+/// It is bounded in bytes, so that a section that does not end costs no more than that. Above the
+/// bound [`retire`](Self::retire) hands the item back. Dropping it leaks the items in it: their
+/// grace period may not be over.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -40,7 +41,8 @@ struct Item<T> {
 /// # }
 /// ```
 pub struct Limbo<T> {
-    /// The items in blocks of bounded size, none of them empty but the only one: a queue in one piece would leave holes of all sizes in the heap.
+    /// The items in blocks of bounded size, none of them empty but the only one: a queue in one
+    /// piece would leave holes of all sizes in the heap.
     blocks: VecDeque<VecDeque<Item<T>>>,
     bytes: usize,
     pub(super) bytes_max: usize,
@@ -49,7 +51,8 @@ pub struct Limbo<T> {
 impl<T> Limbo<T> {
     /// Makes an empty one that takes up to `bytes_max`.
     pub fn new(bytes_max: usize) -> Self {
-        // A caller that retires will wait for grace periods: from here on sections have their best form.
+        // A caller that retires will wait for grace periods: from here on sections have their best
+        // form.
         barrier::report();
         Self { blocks: VecDeque::new(), bytes: 0, bytes_max }
     }
@@ -72,12 +75,13 @@ impl<T> Limbo<T> {
         Ok(())
     }
 
-    /// Hands every item to `reuse` that has its grace period behind it, the oldest first; returns how many. It never waits.
+    /// Hands every item to `reuse` that has its grace period behind it, the oldest first; returns
+    /// how many. It never waits.
     pub fn reclaim(&mut self, reuse: impl FnMut(T)) -> usize {
         self.reclaim_some(usize::MAX, reuse)
     }
 
-    /// As [`reclaim`](Self::reclaim), for at most so many items.
+    /// Like [`reclaim`](Self::reclaim), for at most so many items.
     pub fn reclaim_some(&mut self, most: usize, mut reuse: impl FnMut(T)) -> usize {
         let completed = epoch::completed();
         let mut reclaimed = 0;
@@ -115,7 +119,7 @@ impl<T> Limbo<T> {
         self.blocks.iter().map(VecDeque::len).sum()
     }
 
-    /// Whether it is empty.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

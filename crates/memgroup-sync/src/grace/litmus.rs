@@ -7,9 +7,9 @@
 //!   .. until the writer has scanned   found = scan(word)
 //! ```
 //!
-//! Forbidden: `seen` is the old link and the scan found nothing. Sections and scans are the code under test; the test only arranges
-//! the calls. The control leaves the barrier out, and must meet the forbidden outcome; it takes an
-//! optimised build to do so:
+//! Forbidden: `seen` is the old link and the scan found nothing. Sections and scans are the code
+//! under test; the test only arranges the calls. The control leaves the barrier out, and must meet
+//! the forbidden outcome; it takes an optimised build to do so:
 //!
 //! ```text
 //! cargo test --release -p memgroup-sync --lib litmus
@@ -85,7 +85,8 @@ pub(crate) fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
-/// A few instructions, another number of them each round, so that the two threads meet in every way.
+/// A few instructions, another number of them each round, so that the two threads meet in every
+/// way.
 pub(crate) fn jitter(state: &mut u64) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -99,7 +100,8 @@ fn read(shared: &Shared, cpu: usize) {
     pin(cpu);
     let mut state = 0x9E37_79B9_7F4A_7C15;
     for round in 1.. {
-        // ORDERING: Acquire, all rounds are handed over by Release and Acquire; the test is about the Relaxed accesses.
+        // ORDERING: Acquire, all rounds are handed over by Release and Acquire; the test is about
+        // the Relaxed accesses.
         wait_for(|| shared.round.0.load(Ordering::Acquire) >= round || shared.over.load(Ordering::Acquire));
         // ORDERING: Acquire, as above.
         if shared.over.load(Ordering::Acquire) {
@@ -164,7 +166,7 @@ fn write(shared: &Shared, cpu: usize, form: Option<Form>, enough: u64) -> Outcom
     outcome
 }
 
-/// Whether the test can say anything here; else prints why not.
+/// Returns whether the test can say anything here; else prints why not.
 pub(crate) fn can_run() -> bool {
     let can = allowed().len() >= 2;
     if !can {

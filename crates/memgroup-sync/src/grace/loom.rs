@@ -1,7 +1,7 @@
-//! Models of grace periods with readers that enter by a swap: every interleaving of a few calls, with up to three
-//! preemptions (two where three threads run). The oracle is loom's own: memory that is used again is written through a
-//! checked cell, and an access of a section that is not over by then is a data race. Each fault of `mutation` must make
-//! its model fail.
+//! Models of grace periods with readers that enter by a swap: every interleaving of a few calls,
+//! with up to three preemptions (two where three threads run). The oracle is loom's own: memory
+//! that is used again is written through a checked cell, and an access of a section that is not
+//! over by then is a data race. Each fault of `mutation` must make its model fail.
 
 #![allow(unsafe_code)]
 // loom's cells are shared by the threads of a model, which run in turns.
@@ -34,8 +34,8 @@ fn explore_up_to(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 std::thread_local! {
-    /// Whether sections leave by a store; else by an exchange, so that a wait for them ends. All threads of a model run
-    /// on the thread of its test.
+    /// Whether sections leave by a store; else by an exchange, so that a wait for them ends. All
+    /// threads of a model run on the thread of its test.
     pub(super) static LEAVES_AS_SHIPPED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -63,7 +63,8 @@ impl Linked {
 
     /// The place that is linked now.
     fn follow(&self) -> usize {
-        // ORDERING: Relaxed; the oracle: no section follows a link that was replaced before the scan.
+        // ORDERING: Relaxed; the oracle: no section follows a link that was replaced before the
+        // scan.
         self.place.load(Ordering::Relaxed)
     }
 
@@ -164,7 +165,7 @@ fn loom_an_access_after_the_section_is_caught() {
     });
 }
 
-/// Whether a scan of each record finds no section.
+/// Returns whether a scan of each record finds no section.
 fn sees_no_section(target: Epoch, evidence: Evidence) -> bool {
     registry::readers().all(|reader| reader.scan(target, evidence) == Found::Nothing)
 }
@@ -403,7 +404,8 @@ fn loom_a_tag_before_the_unlink_is_caught() {
     });
 }
 
-/// Threads that claim, use and give back records, each with a scratch cell that only the owner of the record may touch.
+/// Threads that claim, use and give back records, each with a scratch cell that only the owner of
+/// the record may touch.
 fn records_change_hands() {
     let scratch: Arc<[UnsafeCell<u64>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
     let threads = [(); 2].map(|()| {

@@ -1,7 +1,8 @@
-//! The system call `membarrier`: a full barrier in every running thread of the process, at one thread's expense.
+//! The system call `membarrier`: a full barrier in every running thread of the process, at one
+//! thread's expense.
 //!
-//! - I1. When [`run`] returns `Ok`, every thread of the process has executed a full barrier between the call and the
-//!   return, or did not run and executes one before it runs again.
+//! - I1. When [`run`] returns `Ok`, every thread of the process has executed a full barrier between
+//!   the call and the return, or did not run and executes one before it runs again.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +27,8 @@ impl Command {
     }
 }
 
-/// The reason why a form of grace periods was not chosen. Printed, it completes the phrase "failed to ...".
+/// The reason why a form of grace periods was not chosen. Printed, it completes the phrase "failed
+/// to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GraceError(pub(super) String);
 
@@ -62,8 +64,8 @@ mod system {
 
     /// Returns `command` ready to [`run`], if the kernel offers it.
     ///
-    /// A kernel booted with `nohz_full` leaves the global command out: a processor without ticks may not go through the
-    /// scheduler for a long time.
+    /// A kernel booted with `nohz_full` leaves the global command out: a processor without ticks
+    /// may not go through the scheduler for a long time.
     pub(in crate::grace) fn offered(command: Command) -> Result<Command, GraceError> {
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(0);
         let query = |error| GraceError(format!("use membarrier: the query answers error {}", errno(error)));

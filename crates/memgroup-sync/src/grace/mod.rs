@@ -2,8 +2,8 @@
 #![doc = include_str!("links.md")]
 #![doc = include_str!("../../docs/grace.md")]
 
-// Each file imports only files before it in this order: epoch, evidence, membarrier, report, barrier, limbo, reader, scan, registry,
-// section, stall, wait, published.
+// Each file imports only files before it in this order: epoch, evidence, membarrier, report,
+// barrier, limbo, reader, scan, registry, section, stall, wait, published.
 
 pub(crate) mod barrier;
 pub(crate) mod epoch;
@@ -37,8 +37,8 @@ pub use wait::{Pending, begin, synchronize, synchronize_until};
 /// The barrier of a grace period, and so the thread that pays for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// No running thread is interrupted; the caller waits 8 to 24 ms. If that barrier fails one day, the expedited one is made
-    /// instead.
+    /// No running thread is interrupted; the caller waits 8 to 24 ms. If that barrier fails one
+    /// day, the expedited one is made instead.
     Quiet,
     /// Running threads may be interrupted for some microseconds; the caller waits as long.
     Expedited,

@@ -7,12 +7,15 @@
 //!   &T, as long as the section                 &T, as long as the Withdrawn
 //! ```
 //!
-//! - I1. A value leaves its `Published` by an exchange, so for one caller (`AtomicBox` I2). From then on it is the value of one
-//!   `Withdrawn`.
-//! - I2. The reference from `get` ends with the borrow of the section, so before the section, and with the borrow of the place.
-//! - I3. Only `DeferredFree` frees a withdrawn value, and after its grace period. It draws the epoch after the exchange that took the value
-//!   out, so G2 of the module holds for it: every section that may have found the value is over.
-//! - E1. publish → get: Release → Acquire on the pointer. Loom: `loom_a_section_sees_the_whole_of_a_published_value`.
+//! - I1. A value leaves its `Published` by an exchange, so for one caller (`AtomicBox` I2). From
+//!   then on it is the value of one `Withdrawn`.
+//! - I2. The reference from `get` ends with the borrow of the section, so before the section, and
+//!   with the borrow of the place.
+//! - I3. Only `DeferredFree` frees a withdrawn value, and after its grace period. It draws the
+//!   epoch after the exchange that took the value out, so G2 of the module holds for it: every
+//!   section that may have found the value is over.
+//! - E1. publish → get: Release → Acquire on the pointer. Loom:
+//!   `loom_a_section_sees_the_whole_of_a_published_value`.
 //! - E2. publish → withdraw, or publish over: Release → Acquire on the pointer. Loom:
 //!   `loom_a_withdrawn_value_is_seen_whole`.
 //! - E3. The end of a section → reclaim: by the grace period (`epoch` E2).
@@ -31,7 +34,8 @@ use crate::keep::model_failed;
 use crate::mutation::{Mutation, active};
 use crate::{Erasable, interleave};
 
-/// A place for a boxed value that readers reach in a read section, and that can be taken away while they do.
+/// A place for a boxed value that readers reach in a read section, and that can be taken away while
+/// they do.
 ///
 /// It is one pointer wide. Dropping it frees the value in it, which no thread reads any more then.
 ///
@@ -88,14 +92,15 @@ impl<T> Published<T> {
     #[inline(always)]
     pub fn get<'s>(&'s self, _section: &'s Section) -> Option<&'s T> {
         let relaxed = active(Mutation::GetRelaxed);
-        // ORDERING: Acquire; pairs with the Release in `publish` (E1). Weaker, the value could be read before it was written.
+        // ORDERING: Acquire; pairs with the Release in `publish` (E1). Weaker, the value could be
+        // read before it was written.
         let value = self.value.load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire })?;
-        // SAFETY: the section is borrowed for as long as the reference (I2). If the value is withdrawn, it is not freed before
-        // the section is over (I3).
+        // SAFETY: the section is borrowed for as long as the reference (I2). If the value is
+        // withdrawn, it is not freed before the section is over (I3).
         Some(unsafe { value.as_ref() })
     }
 
-    /// As [`get`](Self::get), with a section of its own.
+    /// Like [`get`](Self::get), with a section of its own.
     #[inline]
     pub fn lend(&self) -> Option<Lent<'_, T>> {
         let section = super::enter();
@@ -106,8 +111,9 @@ impl<T> Published<T> {
     /// Replaces the value; returns the old one.
     #[must_use = "the old value leaks unless a `DeferredFree` takes it"]
     pub fn publish(&self, value: Box<T>) -> Option<Withdrawn<T>> {
-        // ORDERING: AcqRel; Release pairs with the Acquire in `get` (E1): without it a section could read the value before it
-        // was written. Release with Acquire pairs this with the other exchanges (E2), as in `withdraw`.
+        // ORDERING: AcqRel; Release pairs with the Acquire in `get` (E1): without it a section
+        // could read the value before it was written. Release with Acquire pairs this with the
+        // other exchanges (E2), as in `withdraw`.
         let order = match () {
             _ if active(Mutation::PublishRelaxed) => Ordering::Acquire,
             _ if active(Mutation::TakeRelaxed) => Ordering::Release,
@@ -120,8 +126,9 @@ impl<T> Published<T> {
     #[must_use = "the value leaks unless a `DeferredFree` takes it"]
     pub fn withdraw(&self) -> Option<Withdrawn<T>> {
         let relaxed = active(Mutation::TakeRelaxed);
-        // ORDERING: Acquire; pairs with the Release in `publish` (E2). Weaker, the value could be read or dropped before it was
-        // written. Null publishes nothing, so no Release; the grace period's work is that sections see it in time.
+        // ORDERING: Acquire; pairs with the Release in `publish` (E2). Weaker, the value could be
+        // read or dropped before it was written. Null publishes nothing, so no Release; the grace
+        // period's work is that sections see it in time.
         self.exchange(None, if relaxed { Ordering::Relaxed } else { Ordering::Acquire })
     }
 
@@ -160,7 +167,7 @@ impl<'p, T: ?Sized> Lent<'p, T> {
         Lent { value, section: self.section, of: PhantomData }
     }
 
-    /// As [`map`](Self::map), for a part that may not be there.
+    /// Like [`map`](Self::map), for a part that may not be there.
     pub fn find<U: ?Sized>(self, part: impl FnOnce(&T) -> Option<&U>) -> Option<Lent<'p, U>> {
         let value = NonNull::from(part(&self)?);
         Some(Lent { value, section: self.section, of: PhantomData })
@@ -172,13 +179,14 @@ impl<T: ?Sized> Deref for Lent<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `get` returned it, or the value it is part of, for the section that is held beside it.
+        // SAFETY: `get` returned it, or the value it is part of, for the section that is held
+        // beside it.
         unsafe { self.value.as_ref() }
     }
 }
 
-// SAFETY: one atomic pointer, for which null is a value. A value that is erased leaks, and is never freed under a reader. (Loom's has a
-// second pointer, and a model erases nothing.)
+// SAFETY: one atomic pointer, for which null is a value. A value that is erased leaks, and is never
+// freed under a reader. (Loom's has a second pointer, and a model erases nothing.)
 unsafe impl<T: Send + Sync + 'static> Erasable for Published<T> {
     fn zero() -> Self {
         Published::empty()
@@ -197,7 +205,8 @@ pub struct Withdrawn<T> {
     value: NonNull<T>,
 }
 
-// SAFETY: its owner reads the value while sections of other threads do, hence `Sync`, and may have it dropped, hence `Send`.
+// SAFETY: its owner reads the value while sections of other threads do, hence `Sync`, and may have
+// it dropped, hence `Send`.
 unsafe impl<T: Send + Sync> Send for Withdrawn<T> {}
 // SAFETY: through `&Withdrawn<T>` there is `&T` and nothing else.
 unsafe impl<T: Sync> Sync for Withdrawn<T> {}
@@ -213,10 +222,12 @@ impl<T> Deref for Withdrawn<T> {
 
 /// Withdrawn values that wait for their grace periods.
 ///
-/// It has no bound: it only delays the freeing of memory that is in use already. [`bytes`](Self::bytes) tells how much that is.
+/// It has no bound: it only delays the freeing of memory that is in use already.
+/// [`bytes`](Self::bytes) tells how much that is.
 ///
-/// Dropping it frees the values after their grace period and leaks the rest. It must not wait, because the caller may be in a
-/// section. A caller that wants all memory back calls [`synchronize`](super::synchronize) before.
+/// Dropping it frees the values after their grace period and leaks the rest. It must not wait,
+/// because the caller may be in a section. A caller that wants all memory back calls
+/// [`synchronize`](super::synchronize) before.
 pub struct DeferredFree<T> {
     limbo: Limbo<Withdrawn<T>>,
 }
@@ -228,12 +239,13 @@ impl<T> DeferredFree<T> {
         Self { limbo: Limbo::new(usize::MAX) }
     }
 
-    /// Takes a value, which a [`reclaim`](Self::reclaim) after its grace period drops. `bytes` is the size of the value with all that
-    /// it holds, as far as the caller wants it counted.
+    /// Takes a value, which a [`reclaim`](Self::reclaim) after its grace period drops. `bytes` is
+    /// the size of the value with all that it holds, as far as the caller wants it counted.
     pub fn retire(&mut self, withdrawn: Withdrawn<T>, bytes: usize) {
         interleave::point();
         if active(Mutation::RetireFreesAtOnce) {
-            // SAFETY: none, this is the fault. The memory stays, so that a model's reads of it are defined.
+            // SAFETY: none, this is the fault. The memory stays, so that a model's reads of it are
+            // defined.
             return unsafe { withdrawn.value.drop_in_place() };
         }
         // The sum stays below the bound, so the value is never handed back.
@@ -242,16 +254,17 @@ impl<T> DeferredFree<T> {
         debug_assert!(!refused, "the bytes were made to fit");
     }
 
-    /// Drops every value with a grace period that is over; returns how many. It waits for nothing: a grace period ends when a thread
-    /// calls [`synchronize`](super::synchronize) after [`retire`](Self::retire).
+    /// Drops every value with a grace period that is over; returns how many. It waits for nothing:
+    /// a grace period ends when a thread calls [`synchronize`](super::synchronize) after
+    /// [`retire`](Self::retire).
     pub fn reclaim(&mut self) -> usize {
         self.reclaim_some(usize::MAX)
     }
 
-    /// As [`reclaim`](Self::reclaim), for at most `most` values, the oldest first.
+    /// Like [`reclaim`](Self::reclaim), for at most `most` values, the oldest first.
     pub fn reclaim_some(&mut self, most: usize) -> usize {
-        // SAFETY: out of a box, and of this `Withdrawn` alone (I1). The epoch was drawn after the value was withdrawn, and is over:
-        // no section refers to it (I3).
+        // SAFETY: out of a box, and of this `Withdrawn` alone (I1). The epoch was drawn after the
+        // value was withdrawn, and is over: no section refers to it (I3).
         self.limbo.reclaim_some(most, |withdrawn| drop(unsafe { Box::from_raw(withdrawn.value.as_ptr()) }))
     }
 
@@ -260,7 +273,7 @@ impl<T> DeferredFree<T> {
         self.limbo.len()
     }
 
-    /// Whether it is empty.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.limbo.is_empty()
     }

@@ -4,8 +4,9 @@
 //!   FIRST (static, 64 records) ──next──▶ block (System, 64) ──next──▶ .. ──▶ null
 //! ```
 //!
-//! - I1. Blocks are never freed and never move, so a record is `&'static`. Records are used again by later threads: there
-//!   are as many blocks as the largest number of threads with records at one time needs.
+//! - I1. Blocks are never freed and never move, so a record is `&'static`. Records are used again
+//!   by later threads: there are as many blocks as the largest number of threads with records at
+//!   one time needs.
 //! - I2. Blocks come from `System`, not from the global allocator, which may call this.
 //! - E1. append → scan: read-modify-writes on `next`. One of the two is first: either the scan sees
 //!   the block, or the thread that appended it sees the unlinking before the scan. Loom:
@@ -49,9 +50,9 @@ impl Block {
             // ORDERING: Acquire; the fault is that a load may miss the block.
             Err(self.next.load(Ordering::Acquire))
         } else {
-            // ORDERING: AcqRel, Acquire; pairs with the exchange in `append` (E1). By a load the scan
-            // could miss a block with a first section that misses the unlink. Acquire also shows the
-            // block's words.
+            // ORDERING: AcqRel, Acquire; pairs with the exchange in `append` (E1). By a load the
+            // scan could miss a block with a first section that misses the unlink. Acquire also
+            // shows the block's words.
             self.next.compare_exchange(null_mut(), null_mut(), Ordering::AcqRel, Ordering::Acquire)
         };
         // SAFETY: null, or a block that `append` published, which is never freed (I1).
@@ -62,8 +63,8 @@ impl Block {
     #[cold]
     fn append(&self) -> &'static Self {
         let made = Self::make();
-        // ORDERING: AcqRel, Acquire; pairs with `next` (E1). Release shows the zeroed words to a thread
-        // that finds the block.
+        // ORDERING: AcqRel, Acquire; pairs with `next` (E1). Release shows the zeroed words to a
+        // thread that finds the block.
         let block = match self.next.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => made,
             Err(others) => {

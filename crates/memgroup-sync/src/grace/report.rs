@@ -17,26 +17,29 @@ pub(super) enum Plan {
     Store { quiet: Command, expedited: Command },
 }
 
-/// How sections are entered and which barriers writers make, and why a better form was rejected. Printed, it is one line.
+/// How sections are entered and which barriers writers make, and why a better form was rejected.
+/// Printed, it is one line.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GraceReport {
     pub(super) plan: Plan,
     /// Whether the environment variable chose the form; else the kernel's offer did.
     pub by_variable: bool,
-    /// The rejected forms with the reason: a value of the environment variable that cannot be used, then missing commands.
+    /// The rejected forms with the reason: a value of the environment variable that cannot be used,
+    /// then missing commands.
     pub rejected: Vec<GraceError>,
 }
 
 impl GraceReport {
-    /// Whether sections are entered by a store, at about a nanosecond; else by a swap. It becomes `false` when the barrier is
-    /// lost, see [`barrier_lost`](Self::barrier_lost).
+    /// Returns whether sections are entered by a store, at about a nanosecond; else by a swap. It
+    /// becomes `false` when the barrier is lost, see [`barrier_lost`](Self::barrier_lost).
     pub fn enters_by_store(&self) -> bool {
         self.plan != Plan::Swap && !self.barrier_lost()
     }
 
-    /// Whether the barrier has failed since it was chosen. Sections are then entered by a swap, and the next grace period
-    /// also waits until each thread that has a record enters a section or ends.
+    /// Returns whether the barrier has failed since it was chosen. Sections are then entered by a
+    /// swap, and the next grace period also waits until each thread that has a record enters a
+    /// section or ends.
     pub fn barrier_lost(&self) -> bool {
         epoch::barrier_lost().is_some()
     }

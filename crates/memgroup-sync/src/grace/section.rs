@@ -1,8 +1,8 @@
 //! Sections, and the way from a thread to its record.
 //!
 //! - I1. A section is made after its reader has begun one, and nowhere else: dropping it ends one.
-//! - I2. None of the thread-locals that a section goes through has a destructor, so sections can be entered at any time in
-//!   a thread's life.
+//! - I2. None of the thread-locals that a section goes through has a destructor, so sections can be
+//!   entered at any time in a thread's life.
 //! - I3. `BRIEF` holds the address of a record that lives for ever.
 
 #![allow(unsafe_code)]
@@ -18,8 +18,9 @@ use crate::keep::model_failed;
 
 /// A read section: while it lives, no memory that was reachable when it began is used again.
 ///
-/// It belongs to the thread that began it. Sections nest, and may end in any order: the protection of the first lasts
-/// until the last is over. A section that is forgotten (`mem::forget`) never ends, and no grace period ends after it.
+/// It belongs to the thread that began it. Sections nest, and may end in any order: the protection
+/// of the first lasts until the last is over. A section that is forgotten (`mem::forget`) never
+/// ends, and no grace period ends after it.
 #[derive(Debug)]
 #[must_use = "a section is over when it is dropped"]
 pub struct Section {
@@ -29,8 +30,8 @@ pub struct Section {
 
 /// A section that begins and ends with a store each, for a few instructions on a fast path.
 ///
-/// It belongs to the thread that began it, and there is one at a time. Ordinary sections may begin and end while it lasts, and the
-/// other way round.
+/// It belongs to the thread that began it, and there is one at a time. Ordinary sections may begin
+/// and end while it lasts, and the other way round.
 #[derive(Debug)]
 #[must_use = "a section is over when it is dropped"]
 pub struct BriefSection {
@@ -63,20 +64,21 @@ impl Drop for Section {
     }
 }
 
-/// Stands for the record of a thread that has none. It is always in a brief section, so that no thread begins one here.
+/// Stands for the record of a thread that has none. It is always in a brief section, so that no
+/// thread begins one here.
 #[cfg(not(memgroup_loom))]
 static NO_RECORD: Reader = Reader::new(ACTIVE);
 
 #[cfg(not(memgroup_loom))]
 crate::thread_local! {
-    // The thread's record or NO_RECORD, for `enter_briefly`. A pointer, because to older compilers a constant cannot
-    // refer to a static that changes.
+    // The thread's record or NO_RECORD, for `enter_briefly`. A pointer, because to older compilers
+    // a constant cannot refer to a static that changes.
     static BRIEF: Cell<*const Reader> = const { Cell::new(&raw const NO_RECORD) };
 }
 
 crate::thread_local! {
-    // Without a destructor, so that it is one load relative to the thread pointer and can be read for as long as the
-    // thread runs.
+    // Without a destructor, so that it is one load relative to the thread pointer and can be read
+    // for as long as the thread runs.
     static OWN: Cell<Option<&'static Reader>> = const { Cell::new(None) };
     static END_OF_THREAD: EndOfThread = const { EndOfThread(Cell::new(None)) };
 }
@@ -101,7 +103,8 @@ impl Drop for EndOfThread {
     }
 }
 
-/// Ends a model's thread. The thread calls it, because loom destroys thread-locals after a join, and after the statics.
+/// Ends a model's thread. The thread calls it, because loom destroys thread-locals after a join,
+/// and after the statics.
 #[cfg(all(test, memgroup_loom))]
 pub(super) fn end_of_thread() {
     END_OF_THREAD.with(EndOfThread::end_of_thread);
@@ -109,7 +112,8 @@ pub(super) fn end_of_thread() {
 
 /// Begins a read section; see the [module](super).
 ///
-/// The first section of a thread claims a record for it. None allocates through the global allocator, and none panics.
+/// The first section of a thread claims a record for it. None allocates through the global
+/// allocator, and none panics.
 #[inline(always)]
 pub fn enter() -> Section {
     match own() {
@@ -118,9 +122,9 @@ pub fn enter() -> Section {
     }
 }
 
-/// Begins a brief section if that takes two loads and a store: the thread has a record, is in no other brief section, and sections
-/// are entered by a store. It makes no function call, so that a fast path around it keeps its registers. After `None` the
-/// caller takes [`enter`].
+/// Begins a brief section if that takes two loads and a store: the thread has a record, is in no
+/// other brief section, and sections are entered by a store. It makes no function call, so that a
+/// fast path around it keeps its registers. After `None` the caller takes [`enter`].
 #[cfg(not(memgroup_loom))]
 #[inline(always)]
 pub fn enter_briefly() -> Option<BriefSection> {
@@ -159,7 +163,8 @@ fn own() -> Option<&'static Reader> {
     OWN.with(Cell::get)
 }
 
-/// Whether this thread is in a section, where [`synchronize`](super::synchronize) would panic.
+/// Returns whether this thread is in a section, where [`synchronize`](super::synchronize) would
+/// panic.
 pub fn inside() -> bool {
     own().is_some_and(|reader| reader.is_active() || reader.is_in_brief())
 }
@@ -168,7 +173,8 @@ pub fn inside() -> bool {
 #[inline(never)]
 fn enter_first() -> Section {
     let reader = registry::claim();
-    // Set first: where registering the destructor allocates, the allocator may enter a section of its own.
+    // Set first: where registering the destructor allocates, the allocator may enter a section of
+    // its own.
     set_own(Some(reader));
     if END_OF_THREAD.try_with(|end| end.0.set(Some(reader))).is_ok() {
         return begin(reader);

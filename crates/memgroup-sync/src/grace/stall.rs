@@ -1,10 +1,11 @@
 //! Reports of the threads that hold a grace period up, and for how long.
 //!
-//! A section does not read a clock. The writers that wait for it note its beginning. An epoch that the clock has left is in a word
-//! for one section only, so as long as it is there it is the same section.
+//! A section does not read a clock. The writers that wait for it note its beginning. An epoch that
+//! the clock has left is in a word for one section only, so as long as it is there it is the same
+//! section.
 //!
-//! - B1. The time is a lower bound: it counts from when a writer first had to wait for the section, or from the first call
-//!   of [`stallers`] during it.
+//! - B1. The time is a lower bound: it counts from when a writer first had to wait for the section,
+//!   or from the first call of [`stallers`] during it.
 
 use core::fmt;
 use std::time::Duration;
@@ -23,12 +24,13 @@ crate::global! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Staller {
-    /// The system's number of the thread that began the section; it may have ended since, if the section was forgotten.
+    /// The system's number of the thread that began the section; it may have ended since, if the
+    /// section was forgotten.
     pub thread_id: u32,
     /// A lower bound of the time that it has been in the section.
     pub held: Duration,
-    /// Whether the writer waits for the thread although it sees no section there: the barrier is lost, and the thread may be in
-    /// one until it enters a section again or ends.
+    /// Whether the writer waits for the thread although it sees no section there: the barrier is
+    /// lost, and the thread may be in one until it enters a section again or ends.
     pub is_unproven: bool,
 }
 
@@ -73,8 +75,8 @@ impl fmt::Display for Staller {
 pub struct Stalled {
     /// The time that the caller waited.
     pub waited: Duration,
-    /// The threads in sections when the wait was given up. Empty if the last one left just then, or if the time
-    /// went to the barrier of another caller.
+    /// The threads in sections when the wait was given up. Empty if the last one left just then, or
+    /// if the time went to the barrier of another caller.
     pub stallers: Vec<Staller>,
 }
 

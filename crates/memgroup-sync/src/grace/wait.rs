@@ -6,11 +6,12 @@
 //!                                    └─ COMPLETED ≥ ticket meanwhile: done, by the grace period of another
 //! ```
 //!
-//! - I1. One scan a form is under way at a time; the others wait for it, and the next one serves all that waited. A call
-//!   waits for two scans of its form at most.
+//! - I1. One scan a form is under way at a time; the others wait for it, and the next one serves
+//!   all that waited. A call waits for two scans of its form at most.
 //! - I2. No lock is held that a reader takes: readers take none.
-//! - I3. A record on which a scan for an epoch found nothing never has a section of before that epoch again. So a [`Pending`] goes on
-//!   where its last look ended, with the barrier that was made when it began. Loom: `loom_memory_is_used_again_when_a_poll_says_so`.
+//! - I3. A record on which a scan for an epoch found nothing never has a section of before that
+//!   epoch again. So a [`Pending`] goes on where its last look ended, with the barrier that was
+//!   made when it began. Loom: `loom_memory_is_used_again_when_a_poll_says_so`.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,8 @@ crate::global! {
 
 /// Waits until every section that was begun before the call is over.
 ///
-/// No section sees memory that was unlinked before it, which may be used again. Calls of several threads share grace periods.
+/// No section sees memory that was unlinked before it, which may be used again. Calls of several
+/// threads share grace periods.
 ///
 /// # Panics
 ///
@@ -41,7 +43,7 @@ pub fn synchronize(form: Form) {
     debug_assert!(waited.is_ok(), "without a deadline it ends by success only");
 }
 
-/// As [`synchronize`], but gives up at `deadline`, or at once in a section of the calling thread.
+/// Like [`synchronize`], but gives up at `deadline`, or at once in a section of the calling thread.
 ///
 /// The barrier itself is not broken off: the quiet one takes 8 to 24 ms.
 ///
@@ -79,9 +81,11 @@ pub struct Pending {
     over: usize,
 }
 
-/// Begins a grace period, for the memory that was unlinked before the call. It makes the barrier of this form and waits for no section.
+/// Begins a grace period, for the memory that was unlinked before the call. It makes the barrier of
+/// this form and waits for no section.
 ///
-/// The expedited barrier takes microseconds and interrupts each running thread of the process. The quiet one takes 8 to 24 ms.
+/// The expedited barrier takes microseconds and interrupts each running thread of the process. The
+/// quiet one takes 8 to 24 ms.
 pub fn begin(form: Form) -> Pending {
     let target = epoch::tag();
     let evidence = barrier(form);
@@ -90,8 +94,9 @@ pub fn begin(form: Form) -> Pending {
 }
 
 impl Pending {
-    /// Whether the grace period is over: epochs from before it [are over](Epoch::is_over) then. It never waits. A look goes on where the last
-    /// one ended, so that it visits one record while a section on it lasts.
+    /// Returns whether the grace period is over: epochs from before it [are over](Epoch::is_over)
+    /// then. It never waits. A look goes on where the last one ended, so that it visits one record
+    /// while a section on it lasts.
     pub fn poll(&mut self) -> bool {
         interleave::point();
         if self.target.is_over() {
@@ -148,7 +153,8 @@ fn lead(form: Form, pause: &mut Pause) -> Result<(), Overdue> {
     Ok(())
 }
 
-/// Where each record needs a proof: gives that of this thread, by a section. Else the thread would wait for itself.
+/// Where each record needs a proof: gives that of this thread, by a section. Else the thread would
+/// wait for itself.
 fn prove_own(evidence: Evidence) {
     if matches!(evidence, Evidence::Proofs { .. }) && !section::inside() {
         drop(section::enter());
@@ -166,8 +172,8 @@ fn outlast(reader: &Reader, target: Epoch, evidence: Evidence, pause: &mut Pause
                 continue;
             }
         };
-        // Loads until the word changes: an exchange each time would take the line from the reader. A load decides nothing; the
-        // scan above does.
+        // Loads until the word changes: an exchange each time would take the line from the reader.
+        // A load decides nothing; the scan above does.
         while reader.still_holds(word) {
             rest(reader, word, target, pause)?;
         }
@@ -193,7 +199,7 @@ impl Pause {
         Self { wait: spin::Wait::new(), deadline }
     }
 
-    /// Whether the next pause is a sleep.
+    /// Returns whether the next pause is a sleep.
     fn is_long(&self) -> bool {
         self.wait.sleeps_next()
     }

@@ -1,8 +1,9 @@
 //! A walk's right to pin places, one at a time, and the pinned value.
 //!
-//! - I1. A lease is made where its record was claimed, and nowhere else: dropping it gives the record back.
-//! - I2. A [`Pinned`] borrows its lease, so there is one at a time. A pin that the record still has when the lease is used again or
-//!   dropped was forgotten.
+//! - I1. A lease is made where its record was claimed, and nowhere else: dropping it gives the
+//!   record back.
+//! - I2. A [`Pinned`] borrows its lease, so there is one at a time. A pin that the record still has
+//!   when the lease is used again or dropped was forgotten.
 
 #![allow(unsafe_code)]
 
@@ -17,8 +18,8 @@ use crate::keep::model_failed;
 
 /// The right of a walk on this thread to pin places of a [`Domain`], one at a time.
 ///
-/// It belongs to the thread that took it. A lease that is forgotten (`mem::forget`) keeps its record for ever, and the place that was
-/// pinned with it in use.
+/// It belongs to the thread that took it. A lease that is forgotten (`mem::forget`) keeps its
+/// record for ever, and the place that was pinned with it in use.
 ///
 /// ```compile_fail,E0499
 /// # use memgroup_sync::hazard::{Domain, Place};
@@ -47,11 +48,11 @@ pub struct Lease {
 }
 
 impl Domain {
-    /// Takes a lease for a walk on this thread: it can pin one place of this domain at a time. A walk within a walk takes another
-    /// one.
+    /// Takes a lease for a walk on this thread: it can pin one place of this domain at a time. A
+    /// walk within a walk takes another one.
     ///
-    /// It claims a free record, with one compare-and-swap and a fence, and never waits. Where all records are taken, it allocates
-    /// memory for more, which is kept for ever.
+    /// It claims a free record, with one compare-and-swap and a fence, and never waits. Where all
+    /// records are taken, it allocates memory for more, which is kept for ever.
     #[inline(always)]
     pub fn lease(&'static self) -> Lease {
         let (record, by) = self.claim();
@@ -60,9 +61,11 @@ impl Domain {
 }
 
 impl Lease {
-    /// Pins the value in the place: a withdrawal does not give it back before the `Pinned` is dropped. `None` if the place is empty.
+    /// Pins the value in the place: a withdrawal does not give it back before the `Pinned` is
+    /// dropped. `None` if the place is empty.
     ///
-    /// Where a withdrawn value was detached, and this is the last thread to leave the place, its closure runs here.
+    /// Where a withdrawn value was detached, and this is the last thread to leave the place, its
+    /// closure runs here.
     ///
     /// # Panics
     ///
@@ -95,8 +98,8 @@ fn leave(record: &'static Record, by: PinBy, anchor: &'static Anchor) {
     anchor.after_unpin();
 }
 
-/// Ends the record's pin of any place. The cold functions take the fields of a lease, not a reference to it, so that a
-/// lease stays in registers while it is used.
+/// Ends the record's pin of any place. The cold functions take the fields of a lease, not a
+/// reference to it, so that a lease stays in registers while it is used.
 #[cold]
 #[inline(never)]
 fn end_forgotten(record: &'static Record, by: PinBy) {
@@ -138,8 +141,8 @@ impl Drop for Lease {
 
 /// A value that stays as it is while this lives, also if a thread withdraws it meanwhile.
 ///
-/// Dropping it may run the closure of a [detached](super::Withdrawn::detach) value after its last use. A pin that is forgotten
-/// lasts until its lease is used again or dropped.
+/// Dropping it may run the closure of a [detached](super::Withdrawn::detach) value after its last
+/// use. A pin that is forgotten lasts until its lease is used again or dropped.
 #[must_use = "a pin is over when it is dropped"]
 pub struct Pinned<'l, T: 'static> {
     lease: &'l mut Lease,
@@ -148,13 +151,14 @@ pub struct Pinned<'l, T: 'static> {
 }
 
 impl<T> Pinned<'_, T> {
-    /// Notes that the pin is in force now, so that [`Occupant::held`](super::Occupant::held) counts from here. A caller that is about
-    /// to begin a long use calls it; it reads a clock.
+    /// Notes that the pin is in force now, so that [`Occupant::held`](super::Occupant::held) counts
+    /// from here. A caller that is about to begin a long use calls it; it reads a clock.
     pub fn stamp(&self) {
         self.lease.record.stamp();
     }
 
-    /// Runs a long use of the value. Meanwhile withdrawals of other places need no barrier because of this lease. It costs a fence.
+    /// Runs a long use of the value. Meanwhile withdrawals of other places need no barrier because
+    /// of this lease. It costs a fence.
     ///
     /// ```
     /// # #[cfg(not(memgroup_loom))] {
@@ -194,8 +198,9 @@ impl<T> Deref for Pinned<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: out of a box, and found in the place after the record named it, so it is not given back or dropped
-        // before the record names it no more (`place` I3); that is when this is dropped or, if it is forgotten, later.
+        // SAFETY: out of a box, and found in the place after the record named it, so it is not
+        // given back or dropped before the record names it no more (`place` I3); that is when this
+        // is dropped or, if it is forgotten, later.
         unsafe { self.value.as_ref() }
     }
 }

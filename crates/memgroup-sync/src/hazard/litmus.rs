@@ -1,4 +1,5 @@
-//! The store-buffering test: can a withdrawal miss a pin that has found the value, and can the leaving thread miss that another one waits?
+//! The store-buffering test: can a withdrawal miss a pin that has found the value, and can the
+//! leaving thread miss that another one waits?
 //!
 //! ```text
 //!   walker                                writer
@@ -7,8 +8,9 @@
 //!   .. until the writer has scanned       scan the records
 //! ```
 //!
-//! Forbidden: the walker has the value, and the writer found no user. Then the pin ends while the writer detaches; forbidden: no
-//! thread runs the detached closure. The control leaves the barrier out, and must meet the first of the two; it takes an optimised build:
+//! Forbidden: the walker has the value, and the writer found no user. Then the pin ends while the
+//! writer detaches; forbidden: no thread runs the detached closure. The control leaves the barrier
+//! out, and must meet the first of the two; it takes an optimised build:
 //!
 //! ```text
 //! cargo test --release -p memgroup-sync --lib litmus

@@ -1,7 +1,8 @@
-//! Models of hazard records: every interleaving of a few calls, with up to four preemptions (three where three threads run). A value is
-//! written where it is made and written again where it is dropped, through a checked cell: a use that races with either is found.
-//! Places are pinned by a swap, which stands for the store and the withdrawal's barrier. Each fault of `mutation` must make its
-//! model fail.
+//! Models of hazard records: every interleaving of a few calls, with up to four preemptions (three
+//! where three threads run). A value is written where it is made and written again where it is
+//! dropped, through a checked cell: a use that races with either is found. Places are pinned by a
+//! swap, which stands for the store and the withdrawal's barrier. Each fault of `mutation` must
+//! make its model fail.
 
 #![allow(unsafe_code)]
 // loom's cells are shared by the threads of a model, which run in turns.
@@ -58,8 +59,8 @@ impl Value {
     }
 }
 
-/// Writes to a value that was given back, as its next owner may. Its memory is kept, so that a fault becomes a race and not a
-/// crash.
+/// Writes to a value that was given back, as its next owner may. Its memory is kept, so that a
+/// fault becomes a race and not a crash.
 fn overwrite(value: Box<Value>) {
     // SAFETY: loom checks that no other thread reads or writes meanwhile.
     value.0.with_mut(|value| unsafe { *value = 0 });
@@ -257,7 +258,8 @@ fn loom_two_pins_and_a_withdrawal_that_is_waited_for() {
     });
 }
 
-/// A walk with a long use of one place, which then pins another, beside a withdrawal of one of them.
+/// A walk with a long use of one place, which then pins another, beside a withdrawal of one of
+/// them.
 fn long_use(is_withdrawn: fn(Field, Field) -> Field) {
     let first = Field::with(1);
     let second = Field { place: crate::keep(Box::new(Place::empty(first.domain))), ..first };
@@ -358,7 +360,8 @@ fn loom_a_value_that_is_withdrawn_without_a_fence_is_caught() {
     fails_with(Mutation::WithdrawsWithoutFence, || explore(put_by_another));
 }
 
-/// Threads that claim, use and give back records, each with a scratch cell that only the lease's owner may touch.
+/// Threads that claim, use and give back records, each with a scratch cell that only the lease's
+/// owner may touch.
 fn records_change_hands() {
     let field = Field::empty();
     let scratch: Arc<[UnsafeCell<u64>; 2]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);

@@ -1,8 +1,10 @@
 //! Reports of the threads that use a place, and for how long.
 //!
-//! A pin does not read a clock. A thread that finds a pin notes the time in its record, and a pin that begins erases the note.
+//! A pin does not read a clock. A thread that finds a pin notes the time in its record, and a pin
+//! that begins erases the note.
 //!
-//! - B1. A time is a lower bound: it counts from when the pin was first found, or from the last [stamp](super::Pinned::stamp).
+//! - B1. A time is a lower bound: it counts from when the pin was first found, or from the last
+//!   [stamp](super::Pinned::stamp).
 
 use core::fmt;
 use std::time::Duration;
@@ -72,8 +74,9 @@ impl Occupant {
         self.held
     }
 
-    /// Whether a withdrawal waits for the thread although it does not see it in the place. The barrier is lost, and the thread may
-    /// use the place until the lease that it took before is over.
+    /// Returns whether a withdrawal waits for the thread although it does not see it in the place.
+    /// The barrier is lost, and the thread may use the place until the lease that it took before is
+    /// over.
     pub fn is_unproven(&self) -> bool {
         self.unproven
     }

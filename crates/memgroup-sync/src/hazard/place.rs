@@ -4,15 +4,19 @@
 //!   VACANT ── put ──▶ FULL ── withdraw ──▶ LEAVING ── no record names the place any more, and the Withdrawn ends ──▶ VACANT
 //! ```
 //!
-//! - I1. `value` is null, or owns the place's value (`AtomicBox`). It is set in FULL only, by the thread that made the place FULL. It
-//!   is taken by an exchange, so by one caller, which makes the place LEAVING.
+//! - I1. `value` is null, or owns the place's value (`AtomicBox`). It is set in FULL only, by the
+//!   thread that made the place FULL. It is taken by an exchange, so by one caller, which makes the
+//!   place LEAVING.
 //! - I2. A place belongs to one domain for ever, and is pinned through records of that one.
-//! - I3. A value that was taken is given back or dropped only after a scan that found the place in use on no record. The scan began
-//!   after the value was taken and after the barrier. A thread that found the value pinned the place before, so that scan
-//!   came after its last use.
-//! - I4. LEAVING is set before the barrier, and `departure` after it: a thread that finds a departure may scan.
-//! - E1. put → pin: Release → Acquire on `value`. Loom: `loom_a_place_that_is_used_again_shows_the_whole_new_value`.
-//! - E2. put → withdraw: Release → exchange and fence on `value`. Loom: `loom_a_withdrawn_value_is_seen_whole`.
+//! - I3. A value that was taken is given back or dropped only after a scan that found the place in
+//!   use on no record. The scan began after the value was taken and after the barrier. A thread
+//!   that found the value pinned the place before, so that scan came after its last use.
+//! - I4. LEAVING is set before the barrier, and `departure` after it: a thread that finds a
+//!   departure may scan.
+//! - E1. put → pin: Release → Acquire on `value`. Loom:
+//!   `loom_a_place_that_is_used_again_shows_the_whole_new_value`.
+//! - E2. put → withdraw: Release → exchange and fence on `value`. Loom:
+//!   `loom_a_withdrawn_value_is_seen_whole`.
 //! - E3. The end of a departure → put: Release → Acquire on `state`. Loom:
 //!   `loom_a_place_found_vacant_shows_the_end_of_the_last_use`.
 
@@ -36,7 +40,8 @@ const FULL: u32 = 1;
 /// The value was taken out and is not given back yet.
 const LEAVING: u32 = 2;
 
-/// The part of a place that records refer to, which is the same for values of all types. Its address is the place's key.
+/// The part of a place that records refer to, which is the same for values of all types. Its
+/// address is the place's key.
 #[derive(Debug)]
 pub(super) struct Anchor {
     pub(super) domain: &'static Domain,
@@ -56,15 +61,16 @@ impl Anchor {
     ///
     /// The key is that of a place that lives for ever.
     pub(super) unsafe fn of(key: usize) -> &'static Self {
-        // SAFETY: the address of a place (`key` exposes it) that lives for ever, as the caller knows.
+        // SAFETY: the address of a place (`key` exposes it) that lives for ever, as the caller
+        // knows.
         unsafe { &*with_exposed_provenance(key) }
     }
 
     /// After an unpin: ends the departure if this was the last user.
     #[inline(always)]
     pub(super) fn after_unpin(&'static self) {
-        // ORDERING: Relaxed; the unpin before this, with the barrier of the withdrawal or the exchange of the scan, orders it
-        // (`record` E5). The departure is found under a lock.
+        // ORDERING: Relaxed; the unpin before this, with the barrier of the withdrawal or the
+        // exchange of the scan, orders it (`record` E5). The departure is found under a lock.
         if self.state.load(Ordering::Relaxed) == LEAVING {
             self.end_departure();
         }
@@ -78,8 +84,9 @@ impl Anchor {
         }
     }
 
-    /// Takes the departure, if there is one and no thread uses the place any more. The scan is made under the lock, so of the threads
-    /// that leave at one time the last one sees that all others have left.
+    /// Takes the departure, if there is one and no thread uses the place any more. The scan is made
+    /// under the lock, so of the threads that leave at one time the last one sees that all others
+    /// have left.
     pub(super) fn take_if_over(&'static self) -> Option<Departure> {
         interleave::point();
         let mut departure = self.departure.lock();
@@ -88,7 +95,8 @@ impl Anchor {
         if in_use { None } else { departure.take() }
     }
 
-    /// From now on the last thread to leave the place ends this departure, or none. The place may be unused by then already.
+    /// From now on the last thread to leave the place ends this departure, or none. The place may
+    /// be unused by then already.
     pub(super) fn depart(&self, departure: Option<Departure>) {
         *self.departure.lock() = departure;
     }
@@ -100,8 +108,8 @@ impl Anchor {
     /// Notes that no thread uses the place any more, and that its value is given back.
     pub(super) fn vacate(&self) {
         let relaxed = active(Mutation::VacateRelaxed);
-        // ORDERING: Release; pairs with the Acquire in `Place::put` and `is_taken` (E3). Weaker, the
-        // next value could be put before the place is emptied of this one, and be lost.
+        // ORDERING: Release; pairs with the Acquire in `Place::put` and `is_taken` (E3). Weaker,
+        // the next value could be put before the place is emptied of this one, and be lost.
         self.state.store(VACANT, if relaxed { Ordering::Relaxed } else { Ordering::Release });
     }
 }
@@ -152,13 +160,14 @@ impl<T> Place<T> {
         self.anchor.key()
     }
 
-    /// Whether [`put`](Self::put) would panic now: a value is in the place, or the last one is not given back yet.
+    /// Returns whether [`put`](Self::put) would panic now: a value is in the place, or the last one
+    /// is not given back yet.
     pub fn is_taken(&self) -> bool {
         // ORDERING: Acquire; as in `put`, for a caller that decides by it.
         self.anchor.state.load(Ordering::Acquire) != VACANT
     }
 
-    /// Whether the calling thread has the place pinned.
+    /// Returns whether the calling thread has the place pinned.
     pub fn is_used_here(&self) -> bool {
         self.anchor.domain.uses_here(self.key())
     }
@@ -166,11 +175,13 @@ impl<T> Place<T> {
     #[inline(always)]
     pub(super) fn value(&self) -> Option<NonNull<T>> {
         let relaxed = active(Mutation::PinFollowsRelaxed);
-        // ORDERING: Acquire; pairs with the Release in `put` (E1). Weaker, the value could be read before it was written.
+        // ORDERING: Acquire; pairs with the Release in `put` (E1). Weaker, the value could be read
+        // before it was written.
         self.value.load(if relaxed { Ordering::Relaxed } else { Ordering::Acquire })
     }
 
-    /// Whether the place is in use, by a scan with `evidence`. Without evidence there was no lease when the value was taken.
+    /// Returns whether the place is in use, by a scan with `evidence`. Without evidence there was
+    /// no lease when the value was taken.
     pub(super) fn is_used(&self, evidence: Option<Evidence>) -> bool {
         evidence.is_some_and(|evidence| self.anchor.domain.uses(self.key(), evidence))
     }
@@ -181,9 +192,11 @@ impl<T: Send + Sync + 'static> Place<T> {
     ///
     /// # Panics
     ///
-    /// If there is a value in the place, or one that was [withdrawn](Self::withdraw) is not given back or dropped yet.
+    /// If there is a value in the place, or one that was [withdrawn](Self::withdraw) is not given
+    /// back or dropped yet.
     pub fn put(&self, value: Box<T>) {
-        // ORDERING: Acquire; pairs with `Anchor::vacate` (E3). Relaxed on failure, which only panics.
+        // ORDERING: Acquire; pairs with `Anchor::vacate` (E3). Relaxed on failure, which only
+        // panics.
         let taken =
             self.anchor.state.compare_exchange(VACANT, FULL, Ordering::Acquire, Ordering::Relaxed).err();
         if let Some(state) = taken {
@@ -192,30 +205,35 @@ impl<T: Send + Sync + 'static> Place<T> {
         }
         interleave::point();
         let relaxed = active(Mutation::PutRelaxed);
-        // ORDERING: Release; pairs with `value` (E1) and `withdraw` (E2). Weaker, the value could be seen before it was written.
+        // ORDERING: Release; pairs with `value` (E1) and `withdraw` (E2). Weaker, the value could
+        // be seen before it was written.
         self.value.store(value, if relaxed { Ordering::Relaxed } else { Ordering::Release });
     }
 
-    /// Takes the value out of the place: no pin finds it any more. Pins that have found it continue to use it, and the
-    /// [`Withdrawn`] knows when they have ended. `None` if the place is empty.
+    /// Takes the value out of the place: no pin finds it any more. Pins that have found it continue
+    /// to use it, and the [`Withdrawn`] knows when they have ended. `None` if the place is empty.
     ///
-    /// Where leases are in force, and not all of them are in a [long use](super::Pinned::long_use), it makes the expedited barrier of
-    /// [`grace`](crate::grace). It waits for no user of the place.
+    /// Where leases are in force, and not all of them are in a [long use](super::Pinned::long_use),
+    /// it makes the expedited barrier of [`grace`](crate::grace). It waits for no user of the
+    /// place.
     pub fn withdraw(&'static self) -> Option<Withdrawn<T>> {
         self.take(|| barrier::barrier(Form::Expedited))
     }
 
-    /// As [`withdraw`](Self::withdraw), with this barrier.
+    /// Like [`withdraw`](Self::withdraw), with this barrier.
     pub(super) fn take(&'static self, barrier: impl FnOnce() -> Evidence) -> Option<Withdrawn<T>> {
-        // ORDERING: Relaxed; the fence below makes it an acquire that pairs with the Release in `put` (E2). Null publishes nothing; the
-        // fence and the barrier below make pins see it in time.
+        // ORDERING: Relaxed; the fence below makes it an acquire that pairs with the Release in
+        // `put` (E2). Null publishes nothing; the fence and the barrier below make pins see it in
+        // time.
         let value = self.value.swap(None, Ordering::Relaxed)?;
-        // ORDERING: Relaxed; the barrier, or the exchanges of a scan, show it to threads that leave (`record` E5).
+        // ORDERING: Relaxed; the barrier, or the exchanges of a scan, show it to threads that leave
+        // (`record` E5).
         self.anchor.state.store(LEAVING, Ordering::Relaxed);
         interleave::point();
         if !active(Mutation::WithdrawsWithoutFence) {
-            // ORDERING: SeqCst; pairs with the fence in `Record::claim` (E3 there): a lease that is claimed after the read below
-            // finds the place empty. Without it, too, the value could be given back before it was written (E2).
+            // ORDERING: SeqCst; pairs with the fence in `Record::claim` (E3 there): a lease that is
+            // claimed after the read below finds the place empty. Without it, too, the value could
+            // be given back before it was written (E2).
             fence(Ordering::SeqCst);
         }
         let evidence = self.anchor.domain.evidence(barrier);
@@ -225,7 +243,7 @@ impl<T: Send + Sync + 'static> Place<T> {
 }
 
 impl Occupant {
-    /// Whether the thread uses this place.
+    /// Returns whether the thread uses this place.
     pub fn is_in<T>(&self, place: &Place<T>) -> bool {
         self.place() == place.key()
     }

@@ -1,12 +1,14 @@
 //! A value that was taken out of a place: waiting for its users, or leaving it to the last of them.
 //!
-//! - I1. A value that was taken is one `Taken`'s, which ends once: its place is vacant from then on, and the value a box again.
-//! - I2. A `Taken` ends after a scan that found its place in use nowhere (`place` I3), or without one if there was no lease when
-//!   the value was taken.
-//! - I3. A departure is in its place until a scan under the place's lock finds no user. The thread that takes it out then ends it, so once,
-//!   and without the lock.
-//! - E1. detach ↔ unpin: the departure is in the place before the detaching thread scans. So either that scan ends it, or a thread
-//!   that the scan met leaves later and finds it. Loom: `loom_a_detached_value_runs_once_and_after_the_last_pin`.
+//! - I1. A value that was taken is one `Taken`'s, which ends once: its place is vacant from then
+//!   on, and the value a box again.
+//! - I2. A `Taken` ends after a scan that found its place in use nowhere (`place` I3), or without
+//!   one if there was no lease when the value was taken.
+//! - I3. A departure is in its place until a scan under the place's lock finds no user. The thread
+//!   that takes it out then ends it, so once, and without the lock.
+//! - E1. detach ↔ unpin: the departure is in the place before the detaching thread scans. So either
+//!   that scan ends it, or a thread that the scan met leaves later and finds it. Loom:
+//!   `loom_a_detached_value_runs_once_and_after_the_last_pin`.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +32,8 @@ struct Taken<T: 'static> {
     value: NonNull<T>,
 }
 
-// SAFETY: its owner reads the value while other threads do, hence `Sync`, and may get or drop it, hence `Send`.
+// SAFETY: its owner reads the value while other threads do, hence `Sync`, and may get or drop it,
+// hence `Send`.
 unsafe impl<T: Send + Sync> Send for Taken<T> {}
 // SAFETY: through `&Taken<T>` there is `&T` and nothing else.
 unsafe impl<T: Sync> Sync for Taken<T> {}
@@ -57,8 +60,8 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Ends the departure, on the thread that proved it over. A panic of the closure ends here: the calling thread has only left the
-    /// place, maybe in a panic of its own.
+    /// Ends the departure, on the thread that proved it over. A panic of the closure ends here: the
+    /// calling thread has only left the place, maybe in a panic of its own.
     pub(super) fn end_containing_panics(self) {
         // A model's failure is a panic too.
         if cfg!(memgroup_loom) {
@@ -72,7 +75,8 @@ impl Departure {
 
 /// A value that was withdrawn from its [`Place`]; threads that pinned it before may still use it.
 ///
-/// [`wait`](Self::wait) for them, or [`detach`](Self::detach) it. Dropping it detaches it, and drops the value after its last use.
+/// [`wait`](Self::wait) for them, or [`detach`](Self::detach) it. Dropping it detaches it, and
+/// drops the value after its last use.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -120,11 +124,12 @@ impl<T: Send + Sync> Withdrawn<T> {
         self.wait_for(None)
     }
 
-    /// As [`wait`](Self::wait), but gives up at `deadline`. With one in the past it scans once.
+    /// Like [`wait`](Self::wait), but gives up at `deadline`. With one in the past it scans once.
     ///
     /// # Errors
     ///
-    /// [`WaitError::Deadline`]; or [`WaitError::UsedHere`] at once if the calling thread uses the value itself.
+    /// [`WaitError::Deadline`]; or [`WaitError::UsedHere`] at once if the calling thread uses the
+    /// value itself.
     pub fn wait_until(self, deadline: Instant) -> Result<Box<T>, WaitError<T>> {
         self.wait_for(Some(deadline))
     }
@@ -177,7 +182,8 @@ impl<T: Send + Sync> Withdrawn<T> {
         anchor.depart(None);
     }
 
-    /// The threads that use the value now. The first call that meets a use notes the time, for [`Occupant::held`]; so does a wait.
+    /// The threads that use the value now. The first call that meets a use notes the time, for
+    /// [`Occupant::held`]; so does a wait.
     pub fn blockers(&self) -> Vec<Occupant> {
         self.occupants().collect()
     }
@@ -188,19 +194,21 @@ impl<T: Send + Sync> Withdrawn<T> {
         self.evidence.into_iter().flat_map(occupants)
     }
 
-    /// Whether the calling thread itself uses the value, so that waiting would not end.
+    /// Returns whether the calling thread itself uses the value, so that waiting would not end.
     pub fn is_used_here(&self) -> bool {
         self.evidence.is_some() && self.taken.place.is_used_here()
     }
 
-    /// Runs `then` with the value after its last use: on the thread that leaves last, or here and now if there is none. It runs once,
-    /// without a lock, and when the place can be used again already.
+    /// Runs `then` with the value after its last use: on the thread that leaves last, or here and
+    /// now if there is none. It runs once, without a lock, and when the place can be used again
+    /// already.
     ///
     /// A panic of `then` on another thread ends there, after the panic hook has reported it.
     pub fn detach(self, then: impl FnOnce(Box<T>) + Send + 'static) {
         let (taken, evidence) = self.into_parts();
         let anchor = &taken.place.anchor;
-        // SAFETY: run below where there was no lease, and as a departure after the scan that finds no user (I2, I3).
+        // SAFETY: run below where there was no lease, and as a departure after the scan that finds
+        // no user (I2, I3).
         let end = move || then(unsafe { taken.end() });
         let Some(evidence) = evidence.filter(|_| !active(Mutation::DetachRunsAtOnce)) else { return end() };
         let departure = Departure { evidence, then: Box::new(end) };
@@ -244,7 +252,8 @@ impl<T: Send + Sync> Drop for Withdrawn<T> {
     }
 }
 
-/// The reason why a wait for the last use of a value ended without it. Printed, it names the threads.
+/// The reason why a wait for the last use of a value ended without it. Printed, it names the
+/// threads.
 pub enum WaitError<T: Send + Sync + 'static> {
     /// The deadline came first.
     Deadline(Withdrawn<T>),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A number twice, on a heap of its own, which knows whether it was given back and counts its drops.
+/// A number twice, on a heap of its own, which knows whether it was given back and counts its
+/// drops.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     pub(crate) number: usize,

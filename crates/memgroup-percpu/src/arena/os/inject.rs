@@ -27,13 +27,14 @@ pub struct Guard {
     thread: PhantomData<*const ()>,
 }
 
-/// Lets the next `after` requests of this kind through, on this thread, and makes all later ones fail until the guard is
-/// dropped.
+/// Lets the next `after` requests of this kind through, on this thread, and makes all later ones
+/// fail until the guard is dropped.
 pub fn fail(call: Call, after: u64) -> Guard {
     fail_at(call, after + 1..=u64::MAX)
 }
 
-/// Makes requests of this kind fail on this thread whose number is in the range, until the guard is dropped. The next request has the number 1.
+/// Makes requests of this kind fail on this thread whose number is in the range, until the guard is
+/// dropped. The next request has the number 1.
 pub fn fail_at(call: Call, requests: RangeInclusive<u64>) -> Guard {
     let (first, last) = requests.into_inner();
     let plan = Plan { call, first, last, seen: 0 };
@@ -53,7 +54,7 @@ impl Drop for Guard {
     }
 }
 
-/// Whether this request fails.
+/// Returns whether this request fails.
 pub(super) fn strikes(call: Call) -> bool {
     let Some(mut plan) = PLANNED.get().filter(|plan| plan.call == call) else { return false };
     plan.seen += 1;

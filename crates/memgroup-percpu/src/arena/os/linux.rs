@@ -22,7 +22,8 @@ pub(crate) struct Region {
     mapping: (usize, usize),
 }
 
-// SAFETY: a region is an address range that this value owns; every access to it is atomic (I3 of the parent).
+// SAFETY: a region is an address range that this value owns; every access to it is atomic (I3 of
+// the parent).
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -35,13 +36,14 @@ impl Region {
         let length = bytes.checked_add(slack).ok_or(Refused)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that
+        // exists.
         let address = unsafe { libc::mmap(core::ptr::null_mut(), length, protection, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(Refused);
         }
-        // A huge page would back many slots for the first byte of one. The advice may be refused: it only saves.
-        // SAFETY: the range was mapped just now.
+        // A huge page would back many slots for the first byte of one. The advice may be refused:
+        // it only saves. SAFETY: the range was mapped just now.
         unsafe { libc::madvise(address, length, libc::MADV_NOHUGEPAGE) };
         let shift = address.addr().next_multiple_of(page.max(1)) - address.addr();
         // SAFETY: the shift is at most the slack, so the address lies within the mapping.
@@ -102,8 +104,8 @@ impl Drop for Region {
         let (shift, length) = self.mapping;
         // SAFETY: the mapping began `shift` bytes before the base (`map`).
         let address = unsafe { self.base.as_ptr().sub(shift) };
-        // SAFETY: the whole mapping is this region's; its owner vouches on drop that no thread uses a
-        // place in it any more.
+        // SAFETY: the whole mapping is this region's; its owner vouches on drop that no thread uses
+        // a place in it any more.
         let answer = unsafe { libc::munmap(address.cast(), length) };
         debug_assert_eq!(answer, 0, "munmap of a whole mapping fails only for a bad range");
     }

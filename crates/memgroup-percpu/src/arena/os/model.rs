@@ -1,8 +1,9 @@
-//! Regions under loom. Loom's atomics are not bytes. So a word is made at its first use, and a word of a small block when the block is
-//! handed out. To loom that is a write, so a word that two threads may use first belongs to a small block.
+//! Regions under loom. Loom's atomics are not bytes. So a word is made at its first use, and a word
+//! of a small block when the block is handed out. To loom that is a write, so a word that two
+//! threads may use first belongs to a small block.
 //!
-//! Clearing and discarding are plain writes here (`with_mut`). So a model fails wherever a user's access is not ordered against them.
-//! Asking for a word of a block that is free panics.
+//! Clearing and discarding are plain writes here (`with_mut`). So a model fails wherever a user's
+//! access is not ordered against them. Asking for a word of a block that is free panics.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -32,7 +33,8 @@ impl Word {
     }
 }
 
-// SAFETY: the pointer is to a word that is kept for the execution, and loom's own atomics order its uses.
+// SAFETY: the pointer is to a word that is kept for the execution, and loom's own atomics order its
+// uses.
 unsafe impl Send for Word {}
 
 type Words = Mutex<BTreeMap<usize, Word>>;
@@ -82,7 +84,8 @@ fn store_in(words: &'static Words, range: Range<usize>, value: u64) {
     let atomics: Vec<_> = words.range(range).map(|(_, word)| word.atomic).collect();
     drop(words);
     for atomic in atomics {
-        // SAFETY: kept for the execution; loom's `with_mut` panics where another access is not ordered against this one.
+        // SAFETY: kept for the execution; loom's `with_mut` panics where another access is not
+        // ordered against this one.
         unsafe { (*atomic).with_mut(|word| *word = value) };
     }
 }

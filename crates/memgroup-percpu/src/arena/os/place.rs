@@ -32,13 +32,14 @@ impl Place {
     ///
     /// # Safety
     ///
-    /// It lies within the region, at a multiple of 8, and the region stays mapped while the word is used.
+    /// It lies within the region, at a multiple of 8, and the region stays mapped while the word is
+    /// used.
     #[inline(always)]
     pub(crate) unsafe fn word(self, offset: usize) -> &'static AtomicU64 {
         // SAFETY: within the region, by the caller's promise.
         let address = unsafe { self.0.byte_add(offset) };
-        // SAFETY: mapped and aligned by the caller's promise. All accesses to a region are atomic (I3 of the parent), and
-        // every bit pattern is a word.
+        // SAFETY: mapped and aligned by the caller's promise. All accesses to a region are atomic
+        // (I3 of the parent), and every bit pattern is a word.
         unsafe { address.cast::<AtomicU64>().as_ref() }
     }
 
@@ -51,7 +52,8 @@ impl Place {
         for at in (offset..offset + bytes).step_by(8) {
             // SAFETY: passed on to the caller.
             let word = unsafe { self.word(at) };
-            // ORDERING: Relaxed; the block's next user gets it through a lock or a later publication.
+            // ORDERING: Relaxed; the block's next user gets it through a lock or a later
+            // publication.
             word.store(0, Ordering::Relaxed);
         }
     }

@@ -18,7 +18,8 @@ pub(crate) struct Region {
     layout: Layout,
 }
 
-// SAFETY: a region is an address range that this value owns; every access to it is atomic (I3 of the parent).
+// SAFETY: a region is an address range that this value owns; every access to it is atomic (I3 of
+// the parent).
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -59,8 +60,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the memory came from `alloc_zeroed` with this layout; the region's owner vouches on drop that no thread
-        // uses a place in it any more.
+        // SAFETY: the memory came from `alloc_zeroed` with this layout; the region's owner vouches
+        // on drop that no thread uses a place in it any more.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
     }
 }

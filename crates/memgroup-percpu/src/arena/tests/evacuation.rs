@@ -10,7 +10,8 @@ use crate::arena::page::PageSize;
 
 const BLOCKS: u32 = if cfg!(miri) { 200 } else { 11_000 };
 
-/// Makes blocks, frees all but one in `one_in`, moves and depopulates; checks the rest, and prints it.
+/// Makes blocks, frees all but one in `one_in`, moves and depopulates; checks the rest, and prints
+/// it.
 fn evacuate(page: PageSize, slots: usize, one_in: u32, words: usize) {
     let (arena, name) = (arena(slots, page, words), words * 8);
     for slot in 0..2 {
@@ -211,13 +212,15 @@ fn full_chunk_and(more: usize) -> (Arena, Vec<Marked>, Vec<Marked>) {
 fn moves_no_more_blocks_than_their_pages_are_worth() {
     let _watchdog = Watchdog::over("the moves of one page");
     let (arena, full, other) = full_chunk_and(8);
-    // The last seven pages of the full chunk have a hole each, and no live block: any block that moves there backs a page.
+    // The last seven pages of the full chunk have a hole each, and no live block: any block that
+    // moves there backs a page.
     let (pages, leaving) = full.split_at(72);
     let (holes, leaving): (Vec<_>, Vec<_>) = leaving.iter().enumerate().partition(|(at, _)| at % 8 == 0);
     holes.into_iter().for_each(|(_, block)| block.free(&arena));
     leaving.iter().for_each(|(_, block)| arena.leave(block.block));
     let offers: Vec<_> = std::iter::from_fn(|| arena.begin_move()).take(20).collect();
-    // The first one is moved before it shows that the page's eight blocks would back eight pages (B1).
+    // The first one is moved before it shows that the page's eight blocks would back eight pages
+    // (B1).
     let from: Vec<_> = offers.iter().map(|offer| offer.from).collect();
     assert_eq!(from, [other[7].block], "a page of blocks moves to more pages than one");
     arena.check();
@@ -230,7 +233,8 @@ fn moves_no_more_blocks_than_their_pages_are_worth() {
 #[test]
 fn moves_nothing_for_less_than_a_part_of_the_live_bytes() {
     let _watchdog = Watchdog::over("the search for a victim");
-    // Half a page of blocks, of which one would fit into the hole of the full chunk: no page would become empty.
+    // Half a page of blocks, of which one would fit into the hole of the full chunk: no page would
+    // become empty.
     let (arena, full, other) = full_chunk_and(4);
     let (hole, rest) = full.split_first().expect("it is full");
     hole.free(&arena);

@@ -18,7 +18,8 @@ fn resident_bytes(arena: &Arena) -> u64 {
         if let Some((start, end)) = range
             && let (Ok(start), Ok(end)) = (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
         {
-            // The system merges neighbouring mappings: a line may be one chunk, several, or a part of one.
+            // The system merges neighbouring mappings: a line may be one chunk, several, or a part
+            // of one.
             within =
                 chunks.iter().any(|chunk| start <= chunk.start && chunk.end <= end || chunk.contains(&start));
         } else if within && let Some(rest) = line.strip_prefix("Rss:") {
@@ -29,7 +30,8 @@ fn resident_bytes(arena: &Arena) -> u64 {
     sum
 }
 
-/// Runs `test` in a process of its own, so that no other test's chunks are merged with the arena's mappings.
+/// Runs `test` in a process of its own, so that no other test's chunks are merged with the arena's
+/// mappings.
 fn alone(name: &str, test: impl FnOnce()) {
     const MARK: &str = "MEMGROUP_TEST_ALONE";
     if std::env::var_os(MARK).is_some_and(|value| value == name) {
@@ -85,7 +87,8 @@ fn reports_the_populated_bytes_of_the_system() {
                         );
                         assert_eq!(before.populated_bytes - given, after.populated_bytes, "every page once");
                         if admitted == [0] && page == PageSize::of_system() {
-                            // In a unit that is shifted a free page may lie on two that are not free.
+                            // In a unit that is shifted a free page may lie on two that are not
+                            // free.
                             assert!(given >= before.empty_bytes, "all empty pages, and edges of others");
                         }
                     }

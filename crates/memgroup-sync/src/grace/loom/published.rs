@@ -1,5 +1,5 @@
-//! Models of published values. A value is written where it is made and written again where it is dropped, through a checked
-//! cell: loom finds a read in a race with either.
+//! Models of published values. A value is written where it is made and written again where it is
+//! dropped, through a checked cell: loom finds a read in a race with either.
 
 use super::*;
 use crate::grace::{DeferredFree, Published, Withdrawn};
