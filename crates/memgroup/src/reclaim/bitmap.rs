@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   top      a bit for each of the first 8 items, and for each chunk ───────────▶ chunk k: 8 << k items
-//!   chunk       a bit for each word (or for a few words)
-//!   word           a bit for each item
+//!   chunk       a word for 64 items: a bit for each
 //! ```
 //!
-//! A mark is set from below: the item's bit, then each missing bit above it. A thread that takes a mark checks whether it was the last
+//! A mark is set from below: the item's bit, then the missing bit above it. A thread that takes a mark checks whether it was the last
 //! below, and takes the bit above in turn. A chunk is made once and stays where it is. So growing copies nothing, and an item is reached
-//! without a lock. Most tables have only the first few items, so a walk of thousands of tables reads little more than their top words.
+//! without a lock. Most tables have only the first few items, so a walk of thousands of tables reads little more than their top words. In
+//! a chunk with any mark it reads all words, one for 64 items.
 //!
 //! Items have numbers, which are drawn and given back. The lowest are drawn first as long as none came back.
 //!
-//! - I1. When the call that marks an item has returned, and no thread is unmarking, each bit above a marked item is set.
+//! - I1. When the call that marks an item has returned, and no thread is unmarking, the bit above a marked item is set.
 //! - E1. mark below → read above, unmark above → read below: a SeqCst fence between, on both sides. One of the two threads sees the
 //!   other. Either the marking thread finds the bit above missing and sets it, or the unmarking thread finds the item and puts the bit
-//!   back. A marking thread climbs to the top also where the bits are set already. Loom: `finds_every_mark_from_above`.
+//!   back. A marking thread climbs to the top also where the bit is set already. Loom: `finds_every_mark_from_above`.
 //! - B1. While a thread puts a bit back, a walk that begins in that moment may miss the items below it.
 
 use std::ops::Range;
@@ -59,13 +59,20 @@ pub(crate) struct SummaryBitmap<T> {
 
 struct Chunk<T> {
     items: Box<[T]>,
-    marks: [Marks; CLASSES],
+    /// The words of each class.
+    marks: [Box<[AtomicU64]>; CLASSES],
 }
 
-/// The marks of one class in a chunk.
-struct Marks {
-    words: Box<[AtomicU64]>,
-    top: AtomicU64,
+impl<T> Chunk<T> {
+    fn new(length: usize, make: impl Fn() -> T) -> Chunk<T> {
+        let words = || (0..length.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Chunk { items: (0..length).map(|_| make()).collect(), marks: std::array::from_fn(|_| words()) }
+    }
+
+    fn is_any(&self, class: usize) -> bool {
+        // ORDERING: Relaxed; the caller's fence orders it (E1).
+        self.marks[class].iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
 }
 
 /// The marks that are left when one was taken.
@@ -105,34 +112,6 @@ impl Position {
     /// The bit in the top word: the item's own, or that of its chunk.
     fn top_bit(self) -> u64 {
         if self.chunk == 0 { 1 << self.index } else { 1 << (FIRST as usize - 1 + self.chunk) }
-    }
-}
-
-impl Marks {
-    fn new(items: usize) -> Marks {
-        let words = items.div_ceil(64);
-        Marks { words: (0..words).map(|_| AtomicU64::new(0)).collect(), top: AtomicU64::new(0) }
-    }
-
-    /// Words that share a bit of `top`.
-    fn span(&self) -> usize {
-        self.words.len().div_ceil(64)
-    }
-
-    /// The words that share the bit of this number in `top`.
-    fn words_of(&self, bit: usize) -> Range<usize> {
-        bit * self.span()..self.words.len().min((bit + 1) * self.span())
-    }
-
-    /// Whether anything is marked in the words that share a bit of `top` with this one.
-    fn is_any_near(&self, word: usize) -> bool {
-        let mut near = self.words[self.words_of(word / self.span())].iter();
-        // ORDERING: Relaxed; the caller's fence orders it (E1).
-        near.any(|word| word.load(Ordering::Relaxed) != 0)
-    }
-
-    fn top_bit(&self, word: usize) -> u64 {
-        1 << (word / self.span())
     }
 }
 
@@ -248,12 +227,10 @@ impl<T> SummaryBitmap<T> {
     fn extend(&self, number: u32, make: impl Fn() -> T) {
         let chunk = Position::of(number).chunk;
         let length = (FIRST as usize) << chunk;
-        let items = || (0..length).map(|_| make()).collect();
         if chunk == 0 {
-            self.first.get_or_init(items);
+            self.first.get_or_init(|| (0..length).map(|_| make()).collect());
         } else {
-            let marks = || std::array::from_fn(|_| Marks::new(length));
-            self.chunks[chunk].get_or_init(|| Box::new(Chunk { items: items(), marks: marks() }));
+            self.chunks[chunk].get_or_init(|| Box::new(Chunk::new(length, make)));
         }
     }
 
@@ -277,7 +254,7 @@ impl<T> SummaryBitmap<T> {
         let (word, bit) = position.word();
         let word = match position.chunk {
             0 => Some(&self.top[class]),
-            _ => self.chunk(position).map(|chunk| &chunk.marks[class].words[word]),
+            _ => self.chunk(position).map(|chunk| &chunk.marks[class][word]),
         };
         // ORDERING: Acquire; as in `is_any`.
         word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
@@ -294,16 +271,9 @@ impl<T> SummaryBitmap<T> {
                 climb(&self.top[class], bit);
             }
         } else if let Some(chunk) = self.chunk(position) {
-            climb(&chunk.marks[class].words[word], bit);
-            self.climb_from(chunk, position, class);
+            climb(&chunk.marks[class][word], bit);
+            climb(&self.top[class], position.top_bit());
         }
-    }
-
-    /// Sets the missing bits above a word.
-    fn climb_from(&self, chunk: &Chunk<T>, position: Position, class: usize) {
-        let marks = &chunk.marks[class];
-        climb(&marks.top, marks.top_bit(position.word().0));
-        climb(&self.top[class], position.top_bit());
     }
 
     /// Takes an item's mark. The caller checks afterwards whether that was right, and marks again if not.
@@ -316,21 +286,11 @@ impl<T> SummaryBitmap<T> {
             return left(take(&self.top[class], bit));
         }
         let Some(chunk) = self.chunk(position) else { return Unmarked::OthersLeft };
-        let marks = &chunk.marks[class];
-        if take(&marks.words[word], bit) != 0 || marks.is_any_near(word) {
-            return Unmarked::OthersLeft;
-        }
-        let chunk_left = take(&marks.top, marks.top_bit(word));
-        if marks.is_any_near(word) && !mutation::active(Mutation::UnmarkDoesNotLookAgain) {
-            self.climb_from(chunk, position, class);
-            return Unmarked::OthersCame;
-        }
-        if chunk_left != 0 {
+        if take(&chunk.marks[class][word], bit) != 0 || chunk.is_any(class) {
             return Unmarked::OthersLeft;
         }
         let top_left = take(&self.top[class], position.top_bit());
-        // ORDERING: Relaxed; after the fence in `take` (E1).
-        if marks.top.load(Ordering::Relaxed) != 0 {
+        if chunk.is_any(class) && !mutation::active(Mutation::UnmarkDoesNotLookAgain) {
             climb(&self.top[class], position.top_bit());
             return Unmarked::OthersCame;
         }
@@ -377,18 +337,12 @@ impl<T> SummaryBitmap<T> {
         let chunks = chunks.skip_while(move |&number| number < start.chunk);
         let chunks = chunks.filter_map(|number| Some((number, self.chunks[number].get()?)));
         chunks.flat_map(move |(number, chunk)| {
-            let marks = &chunk.marks[class];
             // A walk that comes back for the next item does not read the words before it again.
             let from = if number == start.chunk { start.word().0 } else { 0 };
-            // ORDERING: Acquire; as in `is_any`.
-            let bits = marks.top.load(Ordering::Acquire) & (u64::MAX << (from / marks.span()));
-            let words = ones(bits).flat_map(move |bit| {
-                let words = marks.words_of(bit as usize);
-                words.start.max(from)..words.end
-            });
-            words.map(move |word| {
+            let words = chunk.marks[class].iter().enumerate().skip(from);
+            words.map(move |(word, marks)| {
                 // ORDERING: Acquire; pairs with the Release in `climb`: the stores before the mark are seen.
-                let bits = marks.words[word].load(Ordering::Acquire);
+                let bits = marks.load(Ordering::Acquire);
                 (bits, Position::first(number) + word as u32 * 64, &chunk.items[word * 64..])
             })
         })

@@ -20,6 +20,9 @@ pub(crate) const EXPLORED: u32 = CLASS_PRIORITIES;
 /// A class has the caches of so many powers of two: the next one is asked so many priorities earlier.
 pub(crate) const CLASS_PRIORITIES: u32 = 3;
 
+/// The class of a cache before it was counted: the largest, so that it is asked soon.
+pub(crate) const UNKNOWN_CLASS: usize = CLASSES - 1;
+
 /// The class of a cache that holds so much: the first priorities ask only those that have hundreds of batches.
 pub(crate) fn class_of(bytes: u64, batch_bytes: u64) -> usize {
     let batches = bytes / batch_bytes;

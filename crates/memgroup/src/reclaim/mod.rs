@@ -2,6 +2,7 @@
 
 mod backoff;
 mod bitmap;
+mod control;
 pub(crate) mod credit;
 mod due;
 mod entry;
@@ -11,6 +12,7 @@ pub(crate) mod group;
 mod loom;
 mod queue;
 pub(crate) mod quiesce;
+mod registration;
 mod registry;
 mod release;
 pub(crate) mod report;
@@ -22,11 +24,12 @@ mod slot;
 pub(crate) mod tests;
 mod walk;
 
+pub use control::Reclaimed;
+pub(crate) use control::{ScanControl, ScanStats};
 pub(crate) use credit::{Purpose, ReclaimCredit};
 pub use error::{CallsError, ShrinkerError};
-pub(crate) use registry::register;
-pub use registry::{GroupShrinker, Registration, Removal, ShrinkerSlot};
-pub use report::{AskError, ShrinkerId, ShrinkerReport};
-pub use rounds::Reclaimed;
-pub(crate) use rounds::{ScanControl, ScanStats, is_any, reclaim, round};
-pub use shrinker::{Ask, Count, Quarantine, Scan, Shrinker, ShrinkerConfig};
+pub(crate) use registration::register;
+pub use registration::{GroupShrinker, Registration, Removal, ShrinkerSlot};
+pub use report::{AskError, ShrinkerReport};
+pub(crate) use rounds::{is_any, reclaim, round};
+pub use shrinker::{Ask, Count, Quarantine, Scan, Shrinker, ShrinkerConfig, ShrinkerId};

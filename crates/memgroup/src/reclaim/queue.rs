@@ -23,17 +23,13 @@ mod loom;
 
 use std::time::{Duration, Instant};
 
-use memgroup_sync::{Mutex, interleave};
+use memgroup_sync::interleave;
 
 use crate::base::mutation::{self, Mutation};
 use crate::observe::wait::list::Listed;
-use crate::observe::wait::queue::WaitQueue;
 use crate::observe::wait::{self, Wake};
 use crate::reclaim::slot::{Awaited, Ended, SlotState};
 use crate::tree::shared::Shared;
-
-/// The waits of one hierarchy for slots, by the slot's address. The item is the outcome: whether the slot was handed over.
-pub(crate) type SlotQueue = Mutex<WaitQueue<usize, Option<bool>>>;
 
 /// A slot's address: it stays where it is.
 fn key(slot: &'static SlotState) -> usize {

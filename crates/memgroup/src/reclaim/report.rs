@@ -7,27 +7,16 @@ use std::time::Duration;
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
+use crate::reclaim::control::{Reclaimed, ScanControl};
 use crate::reclaim::credit::{Purpose, ReclaimCredit};
 use crate::reclaim::entry::domain;
 use crate::reclaim::release::SlotRef;
-use crate::reclaim::rounds::{Reclaimed, ScanControl};
 use crate::reclaim::scan::Call;
-use crate::reclaim::shrinker::{Count, Quarantine};
+use crate::reclaim::shrinker::{Count, Quarantine, ShrinkerId};
 use crate::tree::handle::Group;
 use crate::tree::listing::Listing;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
-
-/// The number of a shrinker in its hierarchy. It is given to another one when the shrinker is removed and all its slots are given up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct ShrinkerId(pub(crate) u32);
-
-impl fmt::Display for ShrinkerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// A shrinker, and the figures of its calls of [`scan`](crate::Shrinker::scan). See [`Hierarchy::shrinkers`](crate::Hierarchy::shrinkers).
 #[derive(Clone, Debug, Default)]

@@ -239,6 +239,17 @@ impl ShrinkerConfig {
     }
 }
 
+/// The number of a shrinker in its hierarchy. It is given to another one when the shrinker is removed and all its slots are given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ShrinkerId(pub(crate) u32);
+
+impl fmt::Display for ShrinkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The reason why a shrinker is not called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]

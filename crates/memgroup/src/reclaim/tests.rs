@@ -8,7 +8,7 @@ use memgroup_sync::atomic::Ordering;
 
 use crate::charge::charge::Charge;
 use crate::reclaim::bitmap::CLASSES;
-use crate::reclaim::registry::UNKNOWN_CLASS;
+use crate::reclaim::due::UNKNOWN_CLASS;
 use crate::reclaim::{Ask, Count, Scan, Shrinker, ShrinkerConfig, group};
 use crate::state::config::Config;
 use crate::tree::handle::{Group, Hierarchy};

@@ -24,11 +24,11 @@ use memgroup_sync::interleave;
 
 use crate::counter::protect::Protection;
 use crate::observe::wait::{self, WaitKind};
+use crate::reclaim::control::ScanControl;
 use crate::reclaim::due::SERIOUS;
 use crate::reclaim::entry::{ShrinkerEntry, domain};
 use crate::reclaim::group::{GroupShrinkers, child_at};
 use crate::reclaim::release::SlotRef;
-use crate::reclaim::rounds::ScanControl;
 use crate::reclaim::scan::Call;
 use crate::reclaim::shrinker::Count;
 use crate::reclaim::slot::SlotState;

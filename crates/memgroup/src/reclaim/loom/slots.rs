@@ -8,11 +8,12 @@ use memgroup_sync::loom::thread;
 
 use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{config, explore, explore_up_to, obtain};
+use crate::reclaim::control::ScanControl;
 use crate::reclaim::credit::{Purpose, ReclaimCredit};
+use crate::reclaim::due::UNKNOWN_CLASS;
 use crate::reclaim::entry::{ShrinkerEntry, domain, empty_place};
-use crate::reclaim::registry::{Registration, UNKNOWN_CLASS, occupy, register};
+use crate::reclaim::registration::{Registration, occupy, register};
 use crate::reclaim::release::SlotRef;
-use crate::reclaim::rounds::ScanControl;
 use crate::reclaim::scan::Call;
 use crate::reclaim::shrinker::{Ask, Count, Scan, Shrinker, ShrinkerConfig};
 use crate::reclaim::slot::SlotState;

@@ -9,12 +9,12 @@ use memgroup_percpu::SlotSource;
 
 use crate::charge::charge::Charge;
 use crate::reclaim::bitmap::CLASSES;
+use crate::reclaim::control::ScanStats;
 use crate::reclaim::credit::{Purpose, ReclaimCredit};
 use crate::reclaim::due::PRIORITIES;
 use crate::reclaim::entry::domain;
 use crate::reclaim::queue;
-use crate::reclaim::registry::{Registration, ShrinkerSlot};
-use crate::reclaim::rounds::ScanStats;
+use crate::reclaim::registration::{Registration, ShrinkerSlot};
 use crate::reclaim::scan::*;
 use crate::reclaim::shrinker::{Shrinker, ShrinkerConfig};
 use crate::reclaim::slot::SlotState;
