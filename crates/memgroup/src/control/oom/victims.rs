@@ -8,7 +8,7 @@
 //!     │◀── Idle, Refused, Panicked ───────┘      │
 //!     └── half is freed, done, or ten patiences ──┘
 //!
-//!   told, and the hook is withdrawn ──▶ a claim: until the group is empty, or for a patience
+//!   the hook is withdrawn ──▶ the kill goes on: until the group is empty, or for a patience
 //! ```
 //!
 //! The choice takes one pass over the hooks of the hierarchy. For each it climbs to the next group above that has a hook. So it walks no tree, takes
@@ -27,7 +27,7 @@
 //!   half, apart from I9. A withdrawn hook does not end it: a request's hook goes with its future,
 //!   while a thread of its own may have its memory still.
 //! - I3. Each call of a hook ends in one outcome.
-//! - I4. A choice allocates nothing: the list of pending kills has room for every hook, and so has that of claims.
+//! - I4. A choice allocates nothing: the list of pending kills has room for one of every hook, and for as many whose hooks are gone.
 //! - I5. A group is chosen only if all candidates together have the missing bytes; and not while as many are on their way from groups that were told to
 //!   stop and were removed, or whose hooks are gone (`pending` I2, I3). A candidate that is spared for its share counts for nothing.
 //! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
@@ -51,9 +51,9 @@ use std::time::Instant;
 use memgroup_sync::Mutex;
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
-use crate::base::id::GroupId;
+use crate::base::id::{GroupId, NodeId};
 use crate::control::oom::hook::{Hook, KillAnswer, Taken};
-use crate::control::oom::pending::{Claim, Clock, PendingKill, Stage};
+use crate::control::oom::pending::{Clock, PendingKill, Stage};
 use crate::control::oom::report::{KillOutcome, Named, Record, Records};
 use crate::control::oom::state::{NEVER, OomState};
 use crate::counter::chain;
@@ -72,10 +72,10 @@ pub(crate) struct Victims {
 /// The state behind the lock.
 struct List {
     candidates: Vec<Candidate>,
-    /// The groups of candidates with a pending kill.
-    pending: Vec<&'static Node>,
-    /// Kills of groups whose hooks are gone.
-    claims: Vec<Claim>,
+    /// The pending kills, also of groups whose hooks are gone. Those of one set are in a row.
+    kills: Vec<PendingKill>,
+    /// During a choice: the groups right below the full one in which a victim is late, in order.
+    late: Vec<NodeId>,
     records: Records,
     /// The last number of a hook, of a charge that looks for victims, or of a set of them.
     number: u64,
@@ -89,7 +89,8 @@ struct Candidate {
     is_aside: bool,
     /// The number of the last charge for which the hook was asked.
     charge: u64,
-    kill: Option<PendingKill>,
+    /// Its pending kill is in the list.
+    is_killed: bool,
     /// During a choice: the group's usage, 0 if it does not count in the full group.
     usage: u64,
     /// During a choice: the usage of groups below that have hooks.
@@ -131,8 +132,6 @@ pub(crate) struct Call {
     pub(crate) usage: u64,
     /// The requester is the victim, or a part of it.
     pub(crate) kills_requester: bool,
-    /// When it began, on the hierarchy's clock.
-    since: u64,
     record: u64,
 }
 
@@ -156,15 +155,15 @@ impl Candidate {
 
     /// Whether its hook can be asked for this charge.
     fn can_be_asked(&self, control: &OomControl) -> bool {
-        let is_free = !self.is_aside && self.kill.is_none() && self.charge != control.charge;
+        let is_free = !self.is_aside && !self.is_killed && self.charge != control.charge;
         is_free && self.node.oom().score() > NEVER
     }
 }
 
 impl Victims {
     pub(crate) fn new() -> Victims {
-        let (candidates, pending, claims) = (Vec::new(), Vec::new(), Vec::new());
-        let list = List { candidates, pending, claims, records: Records::new(), number: 0 };
+        let (candidates, kills, late) = (Vec::new(), Vec::new(), Vec::new());
+        let list = List { candidates, kills, late, records: Records::new(), number: 0 };
         Victims { hooks: AtomicU32::new(0), list: Mutex::new(list) }
     }
 
@@ -188,38 +187,35 @@ impl Victims {
         hook.number = number;
         place.put(hook);
         // Other work runs in the group from here on.
-        list.end_claims(node);
+        list.end_kills(|kill| kill.is_of(node), Some(KillOutcome::Died));
         list.records.prepare();
         node.oom().set_index(Some(list.candidates.len()));
         let candidate =
-            Candidate { node, number, is_aside: false, charge: 0, kill: None, usage: 0, below: 0 };
+            Candidate { node, number, is_aside: false, charge: 0, is_killed: false, usage: 0, below: 0 };
         list.candidates.push(candidate);
-        let missing = list.candidates.len() - list.pending.len();
-        list.pending.reserve(missing);
-        let hooks = list.candidates.len();
-        list.claims.reserve(hooks);
+        let most = 2 * list.candidates.len();
+        let missing = most.saturating_sub(list.kills.len());
+        list.kills.reserve(missing);
+        let most = list.kills.capacity();
+        list.late.reserve(most);
         // ORDERING: Relaxed; as in `is_any`.
         self.hooks.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }
 
-    /// Removes a hook that is about to be withdrawn. A kill of its group goes on as a claim.
+    /// Removes a hook that is about to be withdrawn. A kill of its group goes on.
     pub(crate) fn unregister(&self, node: &'static Node, number: u64) {
         let mut list = self.list.lock();
-        let Some(candidate) = list.candidate(node).filter(|candidate| candidate.number == number) else {
+        if list.candidate(node).is_none_or(|candidate| candidate.number != number) {
             return;
-        };
-        let kill = candidate.kill.take();
-        list.end_kill(node);
+        }
         let Some(index) = node.candidate_index() else { return };
         list.candidates.swap_remove(index);
         node.oom().set_index(None);
         if let Some(moved) = list.candidates.get(index) {
             moved.node.oom().set_index(Some(index));
         }
-        if let Some(claim) = kill.and_then(PendingKill::into_claim) {
-            list.claim(claim);
-        }
+        list.lose_hook(node);
         // ORDERING: Relaxed; as in `is_any`.
         self.hooks.fetch_sub(1, Ordering::Relaxed);
     }
@@ -242,7 +238,7 @@ impl Victims {
     /// The usage of a group fell, perhaps far enough for the end of its pending kill.
     #[cold]
     pub(crate) fn update(&self, node: &'static Node) {
-        self.list.lock().update(node);
+        self.list.lock().update(|kill| kill.is_of(node), Clock::of(node.shared()));
     }
 
     /// A number for a charge that looks for victims.
@@ -260,7 +256,8 @@ impl Victims {
     /// A group that counts in `top` and was told to stop, and has not freed half of its bytes; its usage.
     pub(crate) fn dying_in(&self, top: &'static Node) -> Option<(GroupId, u64)> {
         let list = self.list.lock();
-        let dying = list.awaited_in(top).or_else(|| list.on_their_way_in(top).1);
+        let awaited = list.awaited().find(|node| levels(node, top).is_some());
+        let dying = awaited.or_else(|| list.on_their_way_in(top).1);
         dying.map(|dying| (dying.group_id(), dying.counter.usage()))
     }
 
@@ -288,8 +285,8 @@ impl Victims {
             };
             if is_chosen {
                 let (usage, size) = (candidate.usage, candidate.size());
-                candidate.kill = Some(PendingKill::queued(node, set, clock.now, usage, size));
-                list.pending.push(node);
+                candidate.is_killed = true;
+                list.kills.push(PendingKill::queued(node, set, clock.now, usage, size));
             }
         }
         Some(Chosen { set, unit })
@@ -300,19 +297,19 @@ impl Victims {
         // For the names of the groups. The tree lock comes before the list's.
         let tree = control.full.shared().tree.lock();
         let mut list = self.list.lock();
-        let List { candidates, records, .. } = &mut *list;
-        let is_next = |candidate: &Candidate| {
-            let kill = candidate.kill.as_ref();
-            kill.is_some_and(|kill| kill.set == chosen.set && kill.stage == Stage::Queued)
-        };
-        // A removal may have moved one of them in front of `from`.
-        let start = (*from).min(candidates.len());
-        let after = candidates[start..].iter().position(is_next).map(|index| start + index);
-        let index = after.or_else(|| candidates.iter().position(is_next))?;
+        let List { candidates, kills, records, .. } = &mut *list;
+        let is_next =
+            |kill: &PendingKill| kill.set == chosen.set && kill.stage == Stage::Queued && kill.has_hook;
+        // The end of another kill may have moved one of them in front of `from`.
+        let start = (*from).min(kills.len());
+        let after = kills[start..].iter().position(is_next).map(|index| start + index);
+        let index = after.or_else(|| kills.iter().position(is_next))?;
         *from = index + 1;
-        let &mut Candidate { node, number, ref mut charge, ref mut kill, .. } = &mut candidates[index];
-        let kill = kill.as_mut()?;
-        *charge = control.charge;
+        let kill = &mut kills[index];
+        let node = kill.node()?;
+        let candidate = candidates.get_mut(node.candidate_index()?)?;
+        candidate.charge = control.charge;
+        let number = candidate.number;
         let record = records.push(Record {
             victim: Named::of(&tree, node),
             requester: Named::of(&tree, control.requester),
@@ -327,7 +324,7 @@ impl Victims {
         kill.begin_call(record);
         let covering = chain::levels(control.requester).find(|level| level.candidate_index().is_some());
         let kills_requester = covering.is_some_and(|covering| std::ptr::eq(covering, node));
-        Some(Call { node, number, usage: kill.size, kills_requester, since: kill.since, record })
+        Some(Call { node, number, usage: kill.size, kills_requester, record })
     }
 
     /// A hook has answered; `None`: it panicked.
@@ -339,22 +336,17 @@ impl Victims {
             Some(KillAnswer::Refused) => Some(KillOutcome::Refused),
             None => Some(KillOutcome::Panicked),
         };
-        let Some(candidate) = list.candidate(call.node).filter(|other| other.number == call.number) else {
-            // The hook was removed meanwhile. The call holds the group.
-            match ended {
-                None => list.claim(Claim::of(call.node, call.since, call.record, call.usage)),
-                ended => list.records.note(call.record, false, ended),
-            }
-            return;
-        };
-        candidate.is_aside |= answer.is_none();
+        let candidate = list.candidate(call.node).filter(|other| other.number == call.number);
+        if let Some(candidate) = candidate {
+            candidate.is_aside |= answer.is_none();
+        }
+        let is_this = |kill: &PendingKill| kill.record == call.record;
         if ended.is_some() {
             list.records.note(call.record, false, ended);
-            return list.end_kill(call.node);
-        }
-        if let Some(kill) = &mut candidate.kill {
+            list.end_kills(is_this, None);
+        } else if let Some(kill) = list.kills.iter_mut().find(|kill| is_this(kill)) {
             kill.told();
-            list.update(call.node);
+            list.update(is_this, Clock::of(call.node.shared()));
         }
     }
 
@@ -377,22 +369,15 @@ impl List {
         candidate.filter(|candidate| std::ptr::eq(candidate.node, node))
     }
 
-    /// The pending kills of groups that have their hooks.
-    fn kills(&self) -> impl Iterator<Item = &PendingKill> {
-        self.pending.iter().filter_map(|node| self.candidates.get(node.candidate_index()?)?.kill.as_ref())
-    }
-
-    /// A group that counts in `top`, was told to stop, and has not freed half of its bytes.
-    fn awaited_in(&self, top: &'static Node) -> Option<&'static Node> {
-        self.awaited().find(|node| levels(node, top).is_some())
-    }
-
     /// Groups that were told to stop, have not freed half of their bytes, and still have time for
     /// it.
     fn awaited(&self) -> impl Iterator<Item = &'static Node> {
-        let kills = self.kills().filter(|kill| kill.is_awaited()).map(|kill| kill.node);
-        let claims = self.claims.iter().filter(|claim| claim.is_awaited()).filter_map(Claim::node);
-        kills.chain(claims)
+        self.kills.iter().filter(|kill| kill.is_awaited()).filter_map(PendingKill::node)
+    }
+
+    /// Groups that were told to stop, and have not in time.
+    fn late(&self) -> impl Iterator<Item = &'static Node> {
+        self.kills.iter().filter(|kill| kill.is_late()).filter_map(PendingKill::node)
     }
 
     /// Returns for which victims a charge that finds `top` full must wait.
@@ -429,33 +414,9 @@ impl List {
 
     /// Bytes that groups that count in `top` are still to free because they were told to stop, and one of those groups.
     fn on_their_way_in(&self, top: &'static Node) -> (u64, Option<&'static Node>) {
-        let kills = self.kills().map(|kill| (kill.node, kill.remaining()));
-        let claims = self.claims.iter().filter_map(|claim| Some((claim.node()?, claim.remaining())));
-        let counted = kills.chain(claims).filter(|&(node, bytes)| bytes > 0 && levels(node, top).is_some());
+        let kills = self.kills.iter().filter_map(|kill| Some((kill.node()?, kill.remaining())));
+        let counted = kills.filter(|&(node, bytes)| bytes > 0 && levels(node, top).is_some());
         counted.fold((0, None), |(sum, _), (node, bytes)| (sum.saturating_add(bytes), Some(node)))
-    }
-
-    /// Adds a claim, unless the group has another hook by now. There is room for one of each hook; a call that outlived its hook may find none.
-    fn claim(&mut self, claim: Claim) {
-        let has_hook = claim.node().is_some_and(|node| node.candidate_index().is_some());
-        if !has_hook && self.claims.len() < self.claims.capacity() {
-            self.claims.push(claim);
-        } else {
-            claim.finish(&mut self.records);
-        }
-    }
-
-    /// Ends the claims on a group. Returns whether there was one.
-    fn end_claims(&mut self, node: &'static Node) -> bool {
-        let (before, records) = (self.claims.len(), &mut self.records);
-        self.claims.retain(|claim| {
-            let is_other = claim.node().is_none_or(|other| !std::ptr::eq(other, node));
-            if !is_other {
-                claim.finish(records);
-            }
-            is_other
-        });
-        self.claims.len() < before
     }
 
     /// The victim, and the group that is killed as a whole with it; `None` if all candidates together have less than `lacks` bytes.
@@ -465,10 +426,11 @@ impl List {
             return None;
         }
         self.measure(control.full);
+        self.find_late_below(control.full);
         let (mut sum, mut first) = (0_u64, None);
         let newcomer = Newcomer::of(control.full, Some(control.requester));
         let is_own = share::is_above_own_even(control.full, control.requester);
-        let is_last_resort = !control.waits && !self.is_late_in(control.full);
+        let is_last_resort = !control.waits && !self.late().any(|node| levels(node, control.full).is_some());
         for candidate in self.candidates.iter().filter(|one| one.size() > 0 && one.can_be_asked(control)) {
             let (node, size) = (candidate.node, candidate.size());
             let protection = effective(node, control.full);
@@ -484,7 +446,12 @@ impl List {
                 continue;
             }
             sum = sum.saturating_add(size);
-            let is_willing = above.is_some() && !self.is_overdue_beside(node, control.full);
+            // Other work of the same child of the full group was told to stop, and has not in time.
+            let is_beside_late = || {
+                let child = chain::right_below(control.full, node);
+                child.is_some_and(|child| self.late.binary_search(&child.id()).is_ok())
+            };
+            let is_willing = above.is_some() && !is_beside_late();
             let rank =
                 (above > Some(0), is_willing, node.oom().score(), above, excess, Reverse(node.group_id()));
             if first.as_ref().is_none_or(|(highest, _)| rank > *highest) {
@@ -504,22 +471,14 @@ impl List {
         Some((victim, unit))
     }
 
-    /// Whether the group right below `top` that `node` counts in has other work there that was told to stop, and has not in time.
-    fn is_overdue_beside(&self, node: &'static Node, top: &'static Node) -> bool {
-        let child = chain::right_below(top, node);
-        child.is_some_and(|child| self.late().any(|other| levels(other, child).is_some()))
-    }
-
-    /// Groups that were told to stop, and have not in time.
-    fn late(&self) -> impl Iterator<Item = &'static Node> {
-        let is_late = |kill: &&PendingKill| !kill.is_dead && matches!(kill.stage, Stage::Overdue { .. });
-        let claims = self.claims.iter().filter(|claim| claim.is_late).filter_map(Claim::node);
-        self.kills().filter(is_late).map(|kill| kill.node).chain(claims)
-    }
-
-    /// Whether a group that counts in `top` was told to stop, and has not in time: it may still.
-    fn is_late_in(&self, top: &'static Node) -> bool {
-        self.late().any(|node| levels(node, top).is_some())
+    /// Notes in which groups right below `top` a victim is late.
+    fn find_late_below(&mut self, top: &'static Node) {
+        let mut late = std::mem::take(&mut self.late);
+        late.clear();
+        late.extend(self.late().filter_map(|node| chain::right_below(top, node)).map(Node::id));
+        late.sort_unstable();
+        late.dedup();
+        self.late = late;
     }
 
     /// Reads the usage of all candidates that count in `top`, and how much of it groups below with hooks have.
@@ -541,45 +500,64 @@ impl List {
 
     /// Compares all pending kills with the clock and with their victims' usage.
     fn update_all(&mut self, clock: Clock) {
-        let mut pending = std::mem::take(&mut self.pending);
-        pending.retain(|node| !self.update_one(node, clock));
-        self.pending = pending;
-        self.claims.retain_mut(|claim| !claim.update(clock, &mut self.records));
+        self.update(|_| true, clock);
     }
 
-    fn update(&mut self, node: &'static Node) {
-        if self.update_one(node, Clock::of(node.shared())) {
-            self.end_kill(node);
-        }
+    /// Ends those of some kills that are over, and marks those that are overdue.
+    fn update(&mut self, is_one: impl Fn(&PendingKill) -> bool, clock: Clock) {
+        let List { candidates, kills, records, .. } = self;
+        kills.retain_mut(|kill| {
+            let is_over = is_one(kill) && kill.update(clock, records);
+            if is_over {
+                free_candidate(candidates, kill);
+            }
+            !is_over
+        });
     }
 
-    /// Ends a kill that is over, and marks one that is overdue. Returns whether it was over; the list of pending kills is the caller's.
-    fn update_one(&mut self, node: &'static Node, clock: Clock) -> bool {
-        let index = node.candidate_index();
-        let Some(candidate) = index.and_then(|index| self.candidates.get_mut(index)) else { return false };
-        let is_over = candidate.kill.as_mut().is_some_and(|kill| kill.update(clock, &mut self.records));
-        if is_over {
-            candidate.kill = None;
-        }
-        is_over
+    /// Ends some kills, with an outcome for the records.
+    fn end_kills(&mut self, is_one: impl Fn(&PendingKill) -> bool, outcome: Option<KillOutcome>) {
+        let List { candidates, kills, records, .. } = self;
+        kills.retain_mut(|kill| {
+            let ends = is_one(kill);
+            if ends {
+                free_candidate(candidates, kill);
+                records.note(kill.record, outcome.is_some(), outcome);
+            }
+            !ends
+        });
+    }
+
+    /// The hook of a group is gone. Its kill goes on if its hook was called, and there is room for it beside those that may come (I4).
+    fn lose_hook(&mut self, node: &'static Node) {
+        let is_room = self.kills.len() + self.candidates.len() <= self.kills.capacity();
+        let records = &mut self.records;
+        self.kills.retain_mut(|kill| {
+            let is_its = kill.has_hook && kill.is_of(node);
+            let goes_on = !is_its || (kill.lose_hook() && is_room);
+            if !goes_on {
+                records.note(kill.record, true, Some(KillOutcome::Died));
+            }
+            goes_on
+        });
     }
 
     /// The killed work has ended. Returns whether it was told to.
     fn finish(&mut self, node: &'static Node) -> bool {
-        let is_claimed = self.end_claims(node);
-        let kill = self.candidate(node).and_then(|candidate| candidate.kill.as_mut());
-        let Some(kill) = kill.filter(|kill| kill.stage != Stage::Queued) else { return is_claimed };
-        kill.finish();
-        self.update(node);
-        true
+        let was_told = |kill: &PendingKill| kill.is_of(node) && kill.stage != Stage::Queued;
+        let any = self.kills.iter().any(was_told);
+        self.end_kills(|kill| was_told(kill) && !kill.has_hook, Some(KillOutcome::Died));
+        self.kills.iter_mut().filter(|kill| was_told(kill)).for_each(PendingKill::finish);
+        self.update(was_told, Clock::of(node.shared()));
+        any
     }
+}
 
-    /// Drops the pending kill of a group, if it has one.
-    fn end_kill(&mut self, node: &'static Node) {
-        if let Some(candidate) = self.candidate(node) {
-            candidate.kill = None;
-        }
-        self.pending.retain(|other| !std::ptr::eq(*other, node));
+/// The candidate of a kill that ends can be chosen again.
+fn free_candidate(candidates: &mut [Candidate], kill: &PendingKill) {
+    let index = kill.node().filter(|_| kill.has_hook).and_then(Node::candidate_index);
+    if let Some(candidate) = index.and_then(|index| candidates.get_mut(index)) {
+        candidate.is_killed = false;
     }
 }
 
@@ -588,7 +566,7 @@ impl Part for Victims {
     fn reset(&self) {
         let mut list = self.list.lock();
         list.records.clear();
-        list.claims.clear();
+        list.kills.clear();
     }
 }
 
@@ -624,7 +602,7 @@ mod tests {
             let call = victims.begin_call(control, &chosen, &mut 0).expect("it was chosen just now");
             victims.end_call(&call, Some(KillAnswer::Dying));
             let mut list = victims.list.lock();
-            let kill = list.candidate(call.node).and_then(|candidate| candidate.kill.as_mut());
+            let kill = list.kills.iter_mut().find(|kill| kill.record == call.record);
             kill.expect("it was told").since = clock.now;
             drop(list);
             told.push(Group::pinned(call.node).name());
