@@ -9,6 +9,7 @@ use memgroup_sync::hazard::Place;
 use memgroup_sync::interleave;
 
 use crate::base::mutation::{self, Mutation};
+use crate::reclaim::bitmap::CLASSES;
 use crate::reclaim::entry::{ShrinkerEntry, domain};
 use crate::reclaim::slot::SlotState;
 use crate::reclaim::{group, queue};
@@ -43,10 +44,12 @@ impl SlotRef {
         let &SlotRef { node, number, state, .. } = self;
         // For as long as a scan of the slot runs; `return_to_group` lets go.
         node.pin();
-        let class = state.class();
         state.vacate();
         let mark_move = node.shared().shrinkers().begin_mark_move();
-        group::unmark(node, number, class);
+        // A mark in another class than the slot's may be there, too (`slot` I1).
+        let slots = &node.shrinkers().expect("a group with a slot has shrinkers").slots;
+        let marked = (0..CLASSES).filter(|&class| slots.is_marked(number, class));
+        marked.for_each(|class| group::unmark(node, number, class));
         drop(mark_move);
         if mutation::active(Mutation::LeaverHandsOnFirst) {
             self.bequeath();
