@@ -6,20 +6,24 @@
 //!   so it is asked later by                0    3    6     9         until a round that explores
 //! ```
 //!
-//! A scan gave too little if that is less than an eighth of what was asked for. So the cache is believed to hold an eighth: it is due
-//! three priorities later, and marked in the class below. Walks that get enough from others don't come near it.
+//! A scan gave too little if that is less than an eighth of what was asked for. So the cache is
+//! believed to hold an eighth: it is due three priorities later, and marked in the class below.
+//! Walks that get enough from others don't come near it.
 //!
-//! Two rules bring it back. The last two priorities ask every cache, because the refusal of the charge comes next; except one that has
-//! freed nothing so often that charges would only lose time with it. And one round in 16 first explores (`rounds`): it ignores the
-//! back-off, and asks a few of these caches.
+//! Two rules bring it back. The last two priorities ask every cache, because the refusal of the
+//! charge comes next; except one that has freed nothing so often that charges would only lose time
+//! with it. And one round in 16 first explores (`rounds`): it ignores the back-off, and asks a few
+//! of these caches.
 //!
-//! - I1. All of it is one word, so no thread sees or writes half of a change. It decides when a cache is asked, never whether it may be.
+//! - I1. All of it is one word, so no thread sees or writes half of a change. It decides when a
+//!   cache is asked, never whether it may be.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 
 use crate::reclaim::due::{CLASS_PRIORITIES, SERIOUS};
 
-/// Scans that gave too little count up to this if they freed anything: then only the last two priorities ask the cache.
+/// Scans that gave too little count up to this if they freed anything: then only the last two
+/// priorities ask the cache.
 const POOR_MOST: u8 = 4;
 
 /// After more scans in a row that freed nothing, the last two priorities skip it, too.
@@ -80,7 +84,8 @@ impl Backoff {
 
     fn update(&self, change: impl Fn(Word) -> Word) {
         let change = |word| Some(change(Word::of(word)).pack()).filter(|changed| *changed != word);
-        // ORDERING: Relaxed, both; a number by itself (I1). A line that doesn't change isn't written.
+        // ORDERING: Relaxed, both; a number by itself (I1). A line that doesn't change isn't
+        // written.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
@@ -121,7 +126,8 @@ impl Backoff {
         self.load().shift().into()
     }
 
-    /// Returns whether the cache may be due at a priority, or would be if it had given enough and the walk `ignores` that it didn't.
+    /// Returns whether the cache may be due at a priority, or would be if it had given enough and
+    /// the walk `ignores` that it didn't.
     #[inline(always)]
     pub(crate) fn is_due(&self, priority: u32, ignores: bool) -> bool {
         let word = self.load();

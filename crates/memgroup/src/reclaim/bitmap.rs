@@ -5,18 +5,23 @@
 //!   chunk       a word for 64 items: a bit for each
 //! ```
 //!
-//! A mark is set from below: the item's bit, then the missing bit above it. A thread that takes a mark checks whether it was the last
-//! below, and takes the bit above in turn. A chunk is made once and stays where it is. So growing copies nothing, and an item is reached
-//! without a lock. Most tables have only the first few items, so a walk of thousands of tables reads little more than their top words. In
-//! a chunk with any mark it reads all words, one for 64 items.
+//! A mark is set from below: the item's bit, then the missing bit above it. A thread that takes a
+//! mark checks whether it was the last below, and takes the bit above in turn. A chunk is made once
+//! and stays where it is. So growing copies nothing, and an item is reached without a lock. Most
+//! tables have only the first few items, so a walk of thousands of tables reads little more than
+//! their top words. In a chunk with any mark it reads all words, one for 64 items.
 //!
-//! Items have numbers, which are drawn and given back. The lowest are drawn first as long as none came back.
+//! Items have numbers, which are drawn and given back. The lowest are drawn first as long as none
+//! came back.
 //!
-//! - I1. When the call that marks an item has returned, and no thread is unmarking, the bit above a marked item is set.
-//! - E1. mark below → read above, unmark above → read below: a SeqCst fence between, on both sides. One of the two threads sees the
-//!   other. Either the marking thread finds the bit above missing and sets it, or the unmarking thread finds the item and puts the bit
-//!   back. A marking thread climbs to the top also where the bit is set already. Loom: `finds_every_mark_from_above`.
-//! - B1. While a thread puts a bit back, a walk that begins in that moment may miss the items below it.
+//! - I1. When the call that marks an item has returned, and no thread is unmarking, the bit above a
+//!   marked item is set.
+//! - E1. mark below → read above, unmark above → read below: a SeqCst fence between, on both sides.
+//!   One of the two threads sees the other. Either the marking thread finds the bit above missing
+//!   and sets it, or the unmarking thread finds the item and puts the bit back. A marking thread
+//!   climbs to the top also where the bit is set already. Loom: `finds_every_mark_from_above`.
+//! - B1. While a thread puts a bit back, a walk that begins in that moment may miss the items below
+//!   it.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -32,8 +37,8 @@ pub(crate) const CLASSES: usize = 4;
 #[cfg(memgroup_loom)]
 pub(crate) const CLASSES: usize = 2;
 
-/// Items that are marked in the top word itself. The first chunk has twice as many, and each chunk twice as many as the one before. A
-/// model has one, so that few items are of both kinds.
+/// Items that are marked in the top word itself. The first chunk has twice as many, and each chunk
+/// twice as many as the one before. A model has one, so that few items are of both kinds.
 const FIRST: u32 = if cfg!(memgroup_loom) { 1 } else { 8 };
 
 /// The bits of the first items in the top word.
@@ -82,7 +87,8 @@ pub(crate) enum Unmarked {
     NoneLeft,
     /// Others are left.
     OthersLeft,
-    /// Others were set meanwhile, and bits above them were put back. The bits above the table may have to be put back too.
+    /// Others were set meanwhile, and bits above them were put back. The bits above the table may
+    /// have to be put back too.
     OthersCame,
 }
 
@@ -115,7 +121,8 @@ impl Position {
     }
 }
 
-/// Sets a bit if it is missing, and orders the next read of the climb: also where the bit was set already.
+/// Sets a bit if it is missing, and orders the next read of the climb: also where the bit was set
+/// already.
 fn climb(word: &AtomicU64, bit: u64) {
     interleave::point();
     // ORDERING: Relaxed; the fences before and after order it (E1).
@@ -135,8 +142,8 @@ fn full_fence() {
 
 /// Clears bits, and orders the read below that follows. Returns the bits that are left.
 fn take(word: &AtomicU64, bits: u64) -> u64 {
-    // ORDERING: AcqRel; Acquire: the read below sees the items that were marked here before; Release continues the chain of the
-    // threads that set bits.
+    // ORDERING: AcqRel; Acquire: the read below sees the items that were marked here before;
+    // Release continues the chain of the threads that set bits.
     let left = word.fetch_and(!bits, Ordering::AcqRel) & !bits;
     full_fence();
     interleave::point();
@@ -200,7 +207,8 @@ impl<T> SummaryBitmap<T> {
         let number = free.pop().or_else(|| {
             let number = self.given_out();
             (number < NUMBERS).then(|| {
-                // For all numbers: `give_back` may be called inside an allocator, so it allocates nothing.
+                // For all numbers: `give_back` may be called inside an allocator, so it allocates
+                // nothing.
                 free.reserve(number as usize + 1);
                 // ORDERING: Relaxed; written under the lock, and a hint elsewhere.
                 self.given_out.store(number + 1, Ordering::Relaxed);
@@ -242,13 +250,13 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
-    /// Whether anything of the class may be marked.
+    /// Returns whether anything of the class may be marked.
     pub(crate) fn is_any(&self, class: usize) -> bool {
         // ORDERING: Acquire; pairs with the Release in `climb`.
         self.top[class].load(Ordering::Acquire) != 0
     }
 
-    /// Whether an item is marked.
+    /// Returns whether an item is marked.
     pub(crate) fn is_marked(&self, number: u32, class: usize) -> bool {
         let position = Position::of(number);
         let (word, bit) = position.word();
@@ -260,7 +268,8 @@ impl<T> SummaryBitmap<T> {
         word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
     }
 
-    /// Marks an item. A thread that finds the mark, or takes it while the call lasts, sees all that was stored before the call.
+    /// Marks an item. A thread that finds the mark, or takes it while the call lasts, sees all that
+    /// was stored before the call.
     pub(crate) fn mark(&self, number: u32, class: usize) {
         let position = Position::of(number);
         let (word, bit) = position.word();
@@ -276,7 +285,8 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
-    /// Takes an item's mark. The caller checks afterwards whether that was right, and marks again if not.
+    /// Takes an item's mark. The caller checks afterwards whether that was right, and marks again
+    /// if not.
     #[must_use = "the marks above the table may have to change"]
     pub(crate) fn unmark(&self, number: u32, class: usize) -> Unmarked {
         let position = Position::of(number);
@@ -297,7 +307,8 @@ impl<T> SummaryBitmap<T> {
         left(top_left)
     }
 
-    /// Calls `visit` for the items of a range of numbers that are marked in a class, until it returns `false`. Returns its last answer.
+    /// Calls `visit` for the items of a range of numbers that are marked in a class, until it
+    /// returns `false`. Returns its last answer.
     #[inline(always)]
     pub(crate) fn each_marked(
         &'static self,
@@ -324,8 +335,8 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
-    /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a word, the number of its first item, and the
-    /// items from there on.
+    /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a word,
+    /// the number of its first item, and the items from there on.
     fn words_in_chunks(
         &'static self,
         class: usize,
@@ -341,14 +352,16 @@ impl<T> SummaryBitmap<T> {
             let from = if number == start.chunk { start.word().0 } else { 0 };
             let words = chunk.marks[class].iter().enumerate().skip(from);
             words.map(move |(word, marks)| {
-                // ORDERING: Acquire; pairs with the Release in `climb`: the stores before the mark are seen.
+                // ORDERING: Acquire; pairs with the Release in `climb`: the stores before the mark
+                // are seen.
                 let bits = marks.load(Ordering::Acquire);
                 (bits, Position::first(number) + word as u32 * 64, &chunk.items[word * 64..])
             })
         })
     }
 
-    /// The chunk of a number; `None` if there is none: a walk may be late, and come with the number of another table.
+    /// The chunk of a number; `None` if there is none: a walk may be late, and come with the number
+    /// of another table.
     fn chunk(&self, position: Position) -> Option<&Chunk<T>> {
         self.chunks[position.chunk].get().map(|chunk| &**chunk)
     }

@@ -15,7 +15,8 @@ pub struct Reclaimed {
     pub bytes: u64,
     /// Times that a shrinker was asked to give back.
     pub scans: u64,
-    /// Times that a shrinker could not go on, could not tell how much it holds, or that another thread was scanning.
+    /// Times that a shrinker could not go on, could not tell how much it holds, or that another
+    /// thread was scanning.
     pub busy: u64,
 }
 
@@ -34,7 +35,8 @@ pub(crate) struct ScanControl<'a> {
     pub(crate) may_wait: bool,
     pub(crate) credit: &'a ReclaimCredit,
     pub(crate) sparing: Sparing,
-    /// The charging group, if its thread waits for slots that others scan (`queue`). It does so at the last priority.
+    /// The charging group, if its thread waits for slots that others scan (`queue`). It does so at
+    /// the last priority.
     pub(crate) waiter: Option<&'static Node>,
     pub(crate) priority: u32,
     pub(crate) class: usize,
@@ -50,8 +52,8 @@ pub(crate) struct ScanControl<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ScanStats {
     pub(crate) scanned: u64,
-    /// Slots that another thread scans, for no longer than a call may take, and slots with a shrinker that could not go on or
-    /// could not tell how much it holds.
+    /// Slots that another thread scans, for no longer than a call may take, and slots with a
+    /// shrinker that could not go on or could not tell how much it holds.
     pub(crate) busy: u64,
     /// All waits of the group were ended while its thread waited for a slot.
     pub(crate) is_called_off: bool,
@@ -88,7 +90,7 @@ impl<'a> ScanControl<'a> {
         }
     }
 
-    /// Whether enough is freed.
+    /// Returns whether enough is freed.
     pub(crate) fn is_done(&self) -> bool {
         self.credit.freed() >= self.bytes
     }
@@ -98,7 +100,7 @@ impl<'a> ScanControl<'a> {
         !self.is_done() && (!self.explores || self.stats.scanned < EXPLORED_MOST)
     }
 
-    /// Whether it is to end. Read after a step that may have taken long.
+    /// Returns whether it is to end. Read after a step that may have taken long.
     #[inline(always)]
     pub(crate) fn is_late(&self) -> bool {
         self.end.is_some_and(|end| Instant::now() >= end)

@@ -1,9 +1,10 @@
 //! Credit: the bytes that a thread's reclaim frees stay with that thread.
 //!
-//! A charge that was refused has shrinkers give back, and tries again. Without a credit, any thread could take the bytes meanwhile. In
-//! Spark another waiter takes them before the one that had them spilled. So uncharges that the thread makes while it reclaims for a
-//! group are taken from the levels *below* the group that refused. They are kept at that group and above, as a part of the charge in
-//! flight: they never leave the counters that are full.
+//! A charge that was refused has shrinkers give back, and tries again. Without a credit, any thread
+//! could take the bytes meanwhile. In Spark another waiter takes them before the one that had them
+//! spilled. So uncharges that the thread makes while it reclaims for a group are taken from the
+//! levels *below* the group that refused. They are kept at that group and above, as a part of the
+//! charge in flight: they never leave the counters that are full.
 //!
 //! ```text
 //!   over   ██████████ full      the victim's page is uncharged:    over    ██████████ full: kept for the waiter
@@ -13,16 +14,20 @@
 //!
 //! While a cache gives back, its group's charges and uncharges bypass the stock, so they come here.
 //!
-//! - I1. At most the bytes that the waiter asked for are kept. They are charged at `over` and every level above it that counts.
-//! - I2. Kept bytes that are not used are uncharged there when the reclaim ends, however it ends. A charge that only moves bytes uses
-//!   them below the levels that both its groups have above them. There they are uncharged, too.
-//! - I3. Kept bytes count against the limits: while a level is above its limit with them, they are not used. Else a callback could borrow
-//!   beyond a limit and give back, and a group above a lowered limit would stay there for ever.
-//! - E1. Kept bytes never leave the counter of `over`, so no other thread's charge can have them. Loom: `keeps_freed_bytes_for_the_waiter`.
-//! - B1. All uncharged bytes count as freed, also those that a callback had charged a moment before. To subtract its charges, each miss of a
-//!   stock would have to read this state.
-//! - B2. Bytes that another thread uncharges go to the counters and to the next charge. So do bytes that this thread uncharges in a group,
-//!   if the cache of that group was not asked.
+//! - I1. At most the bytes that the waiter asked for are kept. They are charged at `over` and every
+//!   level above it that counts.
+//! - I2. Kept bytes that are not used are uncharged there when the reclaim ends, however it ends. A
+//!   charge that only moves bytes uses them below the levels that both its groups have above them.
+//!   There they are uncharged, too.
+//! - I3. Kept bytes count against the limits: while a level is above its limit with them, they are
+//!   not used. Else a callback could borrow beyond a limit and give back, and a group above a
+//!   lowered limit would stay there for ever.
+//! - E1. Kept bytes never leave the counter of `over`, so no other thread's charge can have them.
+//!   Loom: `keeps_freed_bytes_for_the_waiter`.
+//! - B1. All uncharged bytes count as freed, also those that a callback had charged a moment
+//!   before. To subtract its charges, each miss of a stock would have to read this state.
+//! - B2. Bytes that another thread uncharges go to the counters and to the next charge. So do bytes
+//!   that this thread uncharges in a group, if the cache of that group was not asked.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -67,7 +72,7 @@ fn set(account: Account) {
     ACCOUNT.with(|cell| cell.set(Some(account)));
 }
 
-/// Whether the thread reclaims.
+/// Returns whether the thread reclaims.
 pub(crate) fn is_reclaiming() -> bool {
     account().is_some()
 }
@@ -85,7 +90,8 @@ pub(crate) struct Kept {
 }
 
 impl ReclaimCredit {
-    /// Begins a reclaim in `over`. It keeps up to the bytes of the charge that it is for. `None` if the thread reclaims already.
+    /// Begins a reclaim in `over`. It keeps up to the bytes of the charge that it is for. `None` if
+    /// the thread reclaims already.
     pub(crate) fn begin(over: &'static Node, purpose: Purpose) -> Option<ReclaimCredit> {
         if is_reclaiming() {
             return None;
@@ -105,7 +111,7 @@ impl ReclaimCredit {
         account().map_or(0, |account| account.kept)
     }
 
-    /// Whether the user asked for the reclaim.
+    /// Returns whether the user asked for the reclaim.
     pub(crate) fn is_by_hand(&self) -> bool {
         account().is_some_and(|account| matches!(account.purpose, Purpose::ByHand))
     }
@@ -118,7 +124,7 @@ impl ReclaimCredit {
         }
     }
 
-    /// Whether callbacks may wait.
+    /// Returns whether callbacks may wait.
     pub(crate) fn may_wait(&self) -> bool {
         let may_wait = |account: Account| {
             !matches!(account.purpose, Purpose::Charge(..) | Purpose::High { may_wait: false })
@@ -126,7 +132,8 @@ impl ReclaimCredit {
         account().is_some_and(may_wait)
     }
 
-    /// The bytes that the charge lacks now, beyond those that are kept. Other threads may have freed enough.
+    /// The bytes that the charge lacks now, beyond those that are kept. Other threads may have
+    /// freed enough.
     pub(crate) fn lacks(&self) -> u64 {
         let Some(Account { over, purpose: Purpose::Charge(node, _), wanted, kept, .. }) = account() else {
             return 0;
@@ -156,8 +163,8 @@ impl ReclaimCredit {
     }
 }
 
-/// The part that stays charged of `bytes` that the caller is about to uncharge from `node`, and where. `None` if the thread's reclaim is
-/// not for a group above.
+/// The part that stays charged of `bytes` that the caller is about to uncharge from `node`, and
+/// where. `None` if the thread's reclaim is not for a group above.
 pub(crate) fn uncharge(node: &'static Node, bytes: u64) -> Option<Kept> {
     let Account { over, purpose, wanted, kept, freed } = account()?;
     let is_below = chain::levels(node).any(|level| std::ptr::eq(level, over));

@@ -1,35 +1,40 @@
 //! Due: how many of its bytes a cache is asked for, at which of a walk's priorities.
 //!
-//! The arithmetic is Linux', in bytes. At priority p, F bytes that a cache holds and D deferred bytes make
-//! `min((D >> p) + (4 F / cost >> p), 2 F)`. They are asked for in batches. Work below a batch, and below F, is deferred, up to 2 F in all.
-//! In Linux a cache of less than a batch is *counted* at every priority and *scanned* at the last two. Here the class of its mark keeps
-//! a walk away before anything could be asked for ([`least_class`]). The last count keeps it from being counted too early
-//! ([`Due::asked_from`]).
+//! The arithmetic is Linux', in bytes. At priority p, F bytes that a cache holds and D deferred
+//! bytes make `min((D >> p) + (4 F / cost >> p), 2 F)`. They are asked for in batches. Work below a
+//! batch, and below F, is deferred, up to 2 F in all. In Linux a cache of less than a batch is
+//! *counted* at every priority and *scanned* at the last two. Here the class of its mark keeps a
+//! walk away before anything could be asked for ([`least_class`]). The last count keeps it from
+//! being counted too early ([`Due::asked_from`]).
 
 use crate::reclaim::bitmap::CLASSES;
 
 /// The priority at which a walk begins: a four-thousandth of the bytes that there are.
 pub(crate) const PRIORITIES: u32 = 12;
 
-/// From this priority on every marked cache is counted, whatever the last count was: the refusal comes next.
+/// From this priority on every marked cache is counted, whatever the last count was: the refusal
+/// comes next.
 pub(crate) const SERIOUS: u32 = 1;
 
 /// The priority at which a round explores: the highest one that reaches all classes.
 pub(crate) const EXPLORED: u32 = CLASS_PRIORITIES;
 
-/// A class has the caches of so many powers of two: the next one is asked so many priorities earlier.
+/// A class has the caches of so many powers of two: the next one is asked so many priorities
+/// earlier.
 pub(crate) const CLASS_PRIORITIES: u32 = 3;
 
 /// The class of a cache before it was counted: the largest, so that it is asked soon.
 pub(crate) const UNKNOWN_CLASS: usize = CLASSES - 1;
 
-/// The class of a cache that holds so much: the first priorities ask only those that have hundreds of batches.
+/// The class of a cache that holds so much: the first priorities ask only those that have hundreds
+/// of batches.
 pub(crate) fn class_of(bytes: u64, batch_bytes: u64) -> usize {
     let batches = bytes / batch_bytes;
     ((batches.max(1).ilog2() / CLASS_PRIORITIES) as usize).min(CLASSES - 1)
 }
 
-/// The least class of which anything can be asked at a priority: a batch is reached with `2^(priority - 1)` batches.
+/// The least class of which anything can be asked at a priority: a batch is reached with
+/// `2^(priority - 1)` batches.
 pub(crate) fn least_class(priority: u32) -> usize {
     ((priority.saturating_sub(1) / CLASS_PRIORITIES) as usize).min(CLASSES - 1)
 }
@@ -67,12 +72,13 @@ impl Due {
         (self.deferred >> priority).saturating_add(self.fresh(priority)).min(self.most()).max(least)
     }
 
-    /// Whether so much work is worth a call at a priority.
+    /// Returns whether so much work is worth a call at a priority.
     pub(crate) fn is_enough(self, work: u64, priority: u32) -> bool {
         work > 0 && (work >= self.batch_bytes || work >= self.bytes || priority == 0)
     }
 
-    /// The first priority, as they go down, at which anything is asked for; at the latest `SERIOUS`.
+    /// The first priority, as they go down, at which anything is asked for; at the latest
+    /// `SERIOUS`.
     pub(crate) fn asked_from(self) -> u32 {
         let all = self.whole.unwrap_or(u64::MAX).saturating_add(self.deferred);
         // At a higher priority not even all of it together would be enough.

@@ -1,7 +1,9 @@
 //! Entry: a registered shrinker, how it is called, and the figures of its calls.
 //!
-//! - I1. Only the answer of a callback leaves this module: a panic is caught, counted, and quarantines the shrinker.
-//! - I2. An entry keeps its number until its last call has ended and it is dropped: its place is vacant before the number is another's.
+//! - I1. Only the answer of a callback leaves this module: a panic is caught, counted, and
+//!   quarantines the shrinker.
+//! - I2. An entry keeps its number until its last call has ended and it is dropped: its place is
+//!   vacant before the number is another's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -94,7 +96,8 @@ impl ShrinkerEntry {
 
     #[inline]
     fn out(&self) -> u32 {
-        // ORDERING: Relaxed; one more call before a thread notices does no harm, and a removal waits for it.
+        // ORDERING: Relaxed; one more call before a thread notices does no harm, and a removal
+        // waits for it.
         self.out.load(Ordering::Relaxed)
     }
 
@@ -103,7 +106,7 @@ impl ShrinkerEntry {
         self.out.fetch_or(reason, Ordering::Relaxed);
     }
 
-    /// Whether no further call is to begin, also on a thread that has it pinned.
+    /// Returns whether no further call is to begin, also on a thread that has it pinned.
     #[inline]
     pub(crate) fn is_out(&self) -> bool {
         self.out() != 0
@@ -160,15 +163,16 @@ impl ShrinkerEntry {
         }
     }
 
-    /// Whether that is longer than a call may take.
+    /// Returns whether that is longer than a call may take.
     pub(crate) fn is_overrun(&self, nanos: u64) -> bool {
         Duration::from_nanos(nanos) > self.config.patience
     }
 
     /// Counts a call that runs and has taken too long.
     pub(crate) fn begin_overdue_call(&self) {
-        // ORDERING: Relaxed; a number by itself, which is 0 again when all such calls have ended. A call may end before it is counted: until
-        // then the number has wrapped, and the shrinker is out as well.
+        // ORDERING: Relaxed; a number by itself, which is 0 again when all such calls have ended. A
+        // call may end before it is counted: until then the number has wrapped, and the shrinker is
+        // out as well.
         self.out.fetch_add(OVERDUE_CALL, Ordering::Relaxed);
     }
 

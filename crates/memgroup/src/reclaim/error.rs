@@ -7,7 +7,8 @@ use memgroup_sync::hazard::Occupant;
 
 use crate::reclaim::bitmap::NUMBERS;
 
-/// Why a shrinker was not registered, or not attached to a group. Printed, it completes the phrase "failed to ...".
+/// Why a shrinker was not registered, or not attached to a group. Printed, it completes the phrase
+/// "failed to ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShrinkerError {
@@ -16,7 +17,8 @@ pub enum ShrinkerError {
         /// The shrinker's name.
         name: String,
     },
-    /// The group, or one above it, has as many shrinkers, or children with shrinkers, as it can have.
+    /// The group, or one above it, has as many shrinkers, or children with shrinkers, as it can
+    /// have.
     Full {
         /// The shrinker's name.
         name: String,
@@ -62,7 +64,8 @@ impl fmt::Display for ShrinkerError {
 
 impl std::error::Error for ShrinkerError {}
 
-/// Why a wait for the end of shrinkers' calls failed. Printed, it completes the phrase "failed to ...".
+/// Why a wait for the end of shrinkers' calls failed. Printed, it completes the phrase "failed to
+/// ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallsError {
@@ -75,7 +78,8 @@ pub enum CallsError {
     Blocked {
         /// The shrinker's name; `None` if it was removed meanwhile.
         name: Option<String>,
-        /// The thread in the call: its number in the system, and its name. `None` if the call has just ended.
+        /// The thread in the call: its number in the system, and its name. `None` if the call has
+        /// just ended.
         thread: Option<(u32, String)>,
         /// How long the call has lasted at least.
         held: Duration,

@@ -1,19 +1,22 @@
-//! Group: which shrinkers have something to give back in a group, and in which of the groups below it any has.
+//! Group: which shrinkers have something to give back in a group, and in which of the groups below
+//! it any has.
 //!
 //! ```text
 //!   group ── slots ────── a slot for each shrinker that may hold memory of the group ── marked: it may hold some now
 //!         └─ children ─── the groups below that have shrinkers ──────────────────────── marked: so may a slot there or below
 //! ```
 //!
-//! A walk from any group downwards visits marked slots and nothing else: ten thousand groups without a mark are a few words. A group
-//! has no `GroupShrinkers` if no shrinker was ever attached to it or below it.
+//! A walk from any group downwards visits marked slots and nothing else: ten thousand groups
+//! without a mark are a few words. A group has no `GroupShrinkers` if no shrinker was ever attached
+//! to it or below it.
 //!
-//! - I1. `bitmap` I1 through all levels. When the call that marks a slot has returned, and no thread is unmarking, a walk from any
-//!   group above finds the slot.
-//! - I2. A number among the children belongs to a group from the first shrinker in it or below it until the group is released.
-//! - I3. A slot holds a handle on its group. So the group and those above it are not released. A walk that marks or unmarks may be late,
-//!   and a number may belong to another group by then. It restores every bit it clears. A bit may be set although nothing is there;
-//!   never the reverse.
+//! - I1. `bitmap` I1 through all levels. When the call that marks a slot has returned, and no
+//!   thread is unmarking, a walk from any group above finds the slot.
+//! - I2. A number among the children belongs to a group from the first shrinker in it or below it
+//!   until the group is released.
+//! - I3. A slot holds a handle on its group. So the group and those above it are not released. A
+//!   walk that marks or unmarks may be late, and a number may belong to another group by then. It
+//!   restores every bit it clears. A bit may be set although nothing is there; never the reverse.
 //! - E1. As in `bitmap`, from level to level. Loom: `finds_every_mark_from_above`.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
@@ -76,20 +79,22 @@ impl GroupShrinkers {
         Some(self.number.load(Ordering::Acquire)).filter(|&number| number != NONE)
     }
 
-    /// Whether a slot, or a group below, may be marked.
+    /// Returns whether a slot, or a group below, may be marked.
     pub(crate) fn is_any(&self, class: usize) -> bool {
         self.slots.is_any(class) || self.children.is_any(class)
     }
 
-    /// Where the next round begins: far from the one before. Else two rounds at a time would come to the same cache wherever few groups
-    /// have one. Steps of the golden section fall everywhere equally often.
+    /// Where the next round begins: far from the one before. Else two rounds at a time would come
+    /// to the same cache wherever few groups have one. Steps of the golden section fall everywhere
+    /// equally often.
     pub(crate) fn next_rotation(&self) -> Rotation {
         // ORDERING: Relaxed; a number by itself.
         Rotation(self.rounds.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The number of the child with which a round begins, so many levels below its top. Each level uses other bits. With the same bits
-    /// only the first child of the first one, the second of the second and so on would ever be the beginning.
+    /// The number of the child with which a round begins, so many levels below its top. Each level
+    /// uses other bits. With the same bits only the first child of the first one, the second of the
+    /// second and so on would ever be the beginning.
     #[inline]
     pub(crate) fn first_child(&self, rotation: Rotation, levels: u32) -> u32 {
         let fraction = rotation.0.wrapping_mul(GOLDEN).rotate_left(13 * levels);
@@ -113,13 +118,15 @@ pub(crate) fn mark(node: &'static Node, slot: u32, class: usize) {
     climb(node, class);
 }
 
-/// Takes the mark of a slot. The caller checks afterwards whether that was right, and marks again if not. It has announced a
-/// [`MarkMove`](crate::reclaim::registry::MarkMove), which lasts until then.
+/// Takes the mark of a slot. The caller checks afterwards whether that was right, and marks again
+/// if not. It has announced a [`MarkMove`](crate::reclaim::registry::MarkMove), which lasts until
+/// then.
 pub(crate) fn unmark(node: &'static Node, slot: u32, class: usize) {
     after_unmark(node, class, of(node).slots.unmark(slot, class));
 }
 
-/// Marks a group among the children of each one above. It relies on no other thread's climb, so it goes up to the root.
+/// Marks a group among the children of each one above. It relies on no other thread's climb, so it
+/// goes up to the root.
 fn climb(node: &'static Node, class: usize) {
     let mut level = node;
     while let Some((parent, number)) = above(level) {
@@ -137,8 +144,9 @@ fn after_unmark(node: &'static Node, class: usize, unmarked: Unmarked) {
     }
 }
 
-/// Takes the marks of a group of which nothing is marked any more, and of those above it of which nothing is marked then. No handle holds the group for a walk: it
-/// may be released by now, and its number may be another group's. So the second check goes to the group that has the number now.
+/// Takes the marks of a group of which nothing is marked any more, and of those above it of which
+/// nothing is marked then. No handle holds the group for a walk: it may be released by now, and its
+/// number may be another group's. So the second check goes to the group that has the number now.
 fn unmark_above(mut node: &'static Node, class: usize) {
     while !of(node).is_any(class) {
         let Some((parent, number)) = above(node) else { return };
@@ -147,8 +155,9 @@ fn unmark_above(mut node: &'static Node, class: usize) {
         let owner = if mutation::active(Mutation::TidyLooksAtTheOldGroup) {
             Some(node)
         } else {
-            // ORDERING: Acquire; pairs with the Release in `enlist`. The group that has the number stored its id before it marked anything.
-            // A marking thread that found the mark set, and so set none, is before the fence of this `unmark` (E1).
+            // ORDERING: Acquire; pairs with the Release in `enlist`. The group that has the number
+            // stored its id before it marked anything. A marking thread that found the mark set,
+            // and so set none, is before the fence of this `unmark` (E1).
             let id = of(parent).children.get(number).map(|id| id.load(Ordering::Acquire));
             id.and_then(|id| node.shared().node(NodeId(id)))
         };
@@ -173,7 +182,8 @@ fn of(node: &'static Node) -> &'static GroupShrinkers {
     node.shrinkers().expect("a group with a slot, and each one above it, has shrinkers")
 }
 
-/// Gives a group, which the caller holds, and each one above it its `GroupShrinkers`. `None` if a parent has too many children.
+/// Gives a group, which the caller holds, and each one above it its `GroupShrinkers`. `None` if a
+/// parent has too many children.
 pub(crate) fn enlist(node: &'static Node) -> Option<&'static GroupShrinkers> {
     let make = |node: &'static Node| node.kept_part(&GROUP_SHRINKERS);
     let mut level = node;
@@ -185,7 +195,8 @@ pub(crate) fn enlist(node: &'static Node) -> Option<&'static GroupShrinkers> {
             let id = above.children.get(number)?;
             // ORDERING: Release; a thread that finds the id finds the node's parent and generation.
             id.store(level.id().0, Ordering::Release);
-            // ORDERING: Release; pairs with the Acquire in `number`. Acquire where another thread was faster: the same pairing.
+            // ORDERING: Release; pairs with the Acquire in `number`. Acquire where another thread
+            // was faster: the same pairing.
             let set = shrinkers.number.compare_exchange(NONE, number, Ordering::Release, Ordering::Acquire);
             if set.is_err() {
                 above.children.give_back(number);
@@ -196,7 +207,8 @@ pub(crate) fn enlist(node: &'static Node) -> Option<&'static GroupShrinkers> {
     node.shrinkers()
 }
 
-/// Takes a group that is released from its parent's children. The caller holds the tree lock, and all slots of the group are given back.
+/// Takes a group that is released from its parent's children. The caller holds the tree lock, and
+/// all slots of the group are given back.
 pub(crate) fn delist(node: &'static Node) {
     let Some((parent, number)) = above(node) else { return };
     let _move = node.shared().shrinkers().begin_mark_move();
@@ -204,7 +216,8 @@ pub(crate) fn delist(node: &'static Node) {
     for class in 0..CLASSES {
         after_unmark(parent, class, of(parent).children.unmark(number, class));
     }
-    // ORDERING: Relaxed; no thread has a handle any more, and the lock of the numbers orders the next use of this one.
+    // ORDERING: Relaxed; no thread has a handle any more, and the lock of the numbers orders the
+    // next use of this one.
     of(node).number.store(NONE, Ordering::Relaxed);
     of(parent).children.give_back(number);
 }

@@ -6,17 +6,23 @@
 //!   C           busy ── in the queue, behind B ──────────────────────────────────▲
 //! ```
 //!
-//! Only one cache may have the memory that several charges need. Without a queue a charge would give up after some attempts,
-//! and would be refused although a cache is full. So charging threads queue. The owner hands a slot over to the thread that has
-//! waited longest. The slot is never free in between, so no walk overtakes.
+//! Only one cache may have the memory that several charges need. Without a queue a charge would
+//! give up after some attempts, and would be refused although a cache is full. So charging threads
+//! queue. The owner hands a slot over to the thread that has waited longest. The slot is never free
+//! in between, so no walk overtakes.
 //!
-//! - I1. A thread waits only for calls that do not wait for locks: those that charges make. So a queue is part of no cycle, if
-//!   callbacks obey [`Ask::may_wait`](crate::Ask::may_wait). Where a callback does not, the wait ends with its patience.
-//! - I2. A wait ends when it gets the slot, when the slot is given up, or when one call has lasted longer than its patience. It also ends
-//!   with the time that the charge has for reclaim ([`Config::reclaim_patience`](crate::Config::reclaim_patience)), and with all waits of the group ([`Group::wake_waiters`](crate::Group::wake_waiters)). The list of waits has it meanwhile.
+//! - I1. A thread waits only for calls that do not wait for locks: those that charges make. So a
+//!   queue is part of no cycle, if callbacks obey [`Ask::may_wait`](crate::Ask::may_wait). Where a
+//!   callback does not, the wait ends with its patience.
+//! - I2. A wait ends when it gets the slot, when the slot is given up, or when one call has lasted
+//!   longer than its patience. It also ends with the time that the charge has for reclaim
+//!   ([`Config::reclaim_patience`](crate::Config::reclaim_patience)), and with all waits of the
+//!   group ([`Group::wake_waiters`](crate::Group::wake_waiters)). The list of waits has it
+//!   meanwhile.
 //! - I3. A thread that was handed a slot has it, also when its wait ended at that moment.
-//! - E1. release ↔ wait: `WAITED` is set in the slot's word under the queue's lock. A release without it is one exchange and takes no
-//!   lock; all else is under the lock. Loom: `hands_the_slot_to_every_waiter`.
+//! - E1. release ↔ wait: `WAITED` is set in the slot's word under the queue's lock. A release
+//!   without it is one exchange and takes no lock; all else is under the lock. Loom:
+//!   `hands_the_slot_to_every_waiter`.
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;
@@ -36,7 +42,8 @@ fn key(slot: &'static SlotState) -> usize {
     std::ptr::from_ref(slot).addr()
 }
 
-/// Seizes a slot, after the threads that came earlier; `false` if it cannot be had, one call lasts longer than `patience`, or at `end`.
+/// Seizes a slot, after the threads that came earlier; `false` if it cannot be had, one call lasts
+/// longer than `patience`, or at `end`.
 pub(crate) fn seize(
     shared: &'static Shared,
     slot: &'static SlotState,
@@ -59,7 +66,8 @@ pub(crate) fn seize(
         let of_call = wait::after(patience.saturating_sub(Duration::from_nanos(lasted)));
         let until = end.map_or(of_call, |end| of_call.min(end));
         listed.postpone(until);
-        // Another call may have begun at the deadline: then the patience begins anew, but not that of the waiting charge.
+        // Another call may have begun at the deadline: then the patience begins anew, but not that
+        // of the waiting charge.
         let is_over = Duration::from_nanos(lasted) >= patience || end == Some(until);
         if listed.park(until) != Wake::Deadline || is_over {
             let was_handed = queue().remove(listed.ticket()) == Some(true);

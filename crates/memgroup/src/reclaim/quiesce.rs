@@ -1,10 +1,12 @@
 //! Quiesce: a wait until every callback that runs now has returned, of whatever shrinker.
 //!
-//! It does the work of the kernel's `synchronize_shrinkers`, for callers that free memory that callbacks of several shrinkers may use.
-//! The kernel takes the lock of all shrinkers; here the waiting thread reads the announcements of calls. Calls that begin meanwhile are
-//! not waited for, so the wait ends although walks go on all the time.
+//! It does the work of the kernel's `synchronize_shrinkers`, for callers that free memory that
+//! callbacks of several shrinkers may use. The kernel takes the lock of all shrinkers; here the
+//! waiting thread reads the announcements of calls. Calls that begin meanwhile are not waited for,
+//! so the wait ends although walks go on all the time.
 //!
-//! - E1. The wait sees a call that began before it (`Domain::users`). When the wait ends the call is over, and its effects are seen.
+//! - E1. The wait sees a call that began before it (`Domain::users`). When the wait ends the call
+//!   is over, and its effects are seen.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -19,7 +21,8 @@ use crate::tree::shared::Shared;
 /// The longest pause between two looks.
 const PAUSE_MOST: Duration = Duration::from_millis(1);
 
-/// Waits until each call of the hierarchy's shrinkers that runs now has returned, or until the deadline.
+/// Waits until each call of the hierarchy's shrinkers that runs now has returned, or until the
+/// deadline.
 pub(crate) fn wait(shared: &'static Shared, deadline: Option<Instant>) -> Result<(), CallsError> {
     if credit::is_reclaiming() {
         return Err(CallsError::FromWithin { name: None });
@@ -30,7 +33,8 @@ pub(crate) fn wait(shared: &'static Shared, deadline: Option<Instant>) -> Result
     }
     let places: HashSet<usize> = shared.shrinkers().places().map(|(_, place)| place.key()).collect();
     calls.retain(|call| call.is_unproven() || places.contains(&call.place()));
-    // A call that runs now will have been known for longer than the time since here; one that begins later, for less.
+    // A call that runs now will have been known for longer than the time since here; one that
+    // begins later, for less.
     let looked = Instant::now();
     let mut pause = Duration::from_micros(1);
     while let Some(call) = calls.first() {
@@ -52,7 +56,8 @@ pub(crate) fn wait(shared: &'static Shared, deadline: Option<Instant>) -> Result
     Ok(())
 }
 
-/// Whether that is the same call. A later call of the same shrinker on the same thread has lasted for less time.
+/// Returns whether that is the same call. A later call of the same shrinker on the same thread has lasted
+/// for less time.
 fn is_same(one: &Occupant, other: &Occupant, known_for: Duration) -> bool {
     let is_known = || one.place() == other.place() && other.held() >= known_for;
     one.thread_id() == other.thread_id() && (other.is_unproven() || is_known())

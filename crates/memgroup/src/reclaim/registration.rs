@@ -6,9 +6,10 @@
 //!   withdraw ─▶ walks find it no more ─▶ its own calls have ended ─▶ box returned, or dropped by the thread that ends the last call
 //! ```
 //!
-//! Registering takes two short locks, one after the other. No callback, no reclaim and no wait is under them, and no table grows with
-//! the number of groups. Removing waits for calls of the removed shrinker and for nothing else. The kernel's first lock-free form waited
-//! for a grace period of all shrinkers. It cost 89 % of the mounts and unmounts with which it was measured.
+//! Registering takes two short locks, one after the other. No callback, no reclaim and no wait is
+//! under them, and no table grows with the number of groups. Removing waits for calls of the
+//! removed shrinker and for nothing else. The kernel's first lock-free form waited for a grace
+//! period of all shrinkers. It cost 89 % of the mounts and unmounts with which it was measured.
 //!
 //! - I1. A slot holds a handle on its group.
 
@@ -30,19 +31,21 @@ use crate::tree::handle::{Group, Hierarchy};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
-/// A registered [`Shrinker`]. Dropping it removes the shrinker without waiting, as [`withdraw`](Registration::withdraw) does. Calls that run go on, and the thread that ends the last one
-/// drops the shrinker.
+/// A registered [`Shrinker`]. Dropping it removes the shrinker without waiting, as
+/// [`withdraw`](Registration::withdraw) does. Calls that run go on, and the thread that ends the
+/// last one drops the shrinker.
 #[must_use = "a shrinker is removed when this is dropped"]
 pub struct Registration {
     registered: Arc<Registered>,
 }
 
-/// A shrinker's attachment to one group, for the memory that it holds of that group. Dropping it gives the slot up: walks no longer ask
-/// the shrinker for the group.
+/// A shrinker's attachment to one group, for the memory that it holds of that group. Dropping it
+/// gives the slot up: walks no longer ask the shrinker for the group.
 ///
-/// A call that has begun may still come to its end then, and one that a walk is about to make may begin. A [`Shrinker::count`] may be
-/// told the token of the shrinker that has the slot next. A [`Shrinker::scan`] is told this one's. So callbacks look up the token,
-/// or its meaning is kept until the shrinker is removed: no call begins after that.
+/// A call that has begun may still come to its end then, and one that a walk is about to make may
+/// begin. A [`Shrinker::count`] may be told the token of the shrinker that has the slot next. A
+/// [`Shrinker::scan`] is told this one's. So callbacks look up the token, or its meaning is kept
+/// until the shrinker is removed: no call begins after that.
 #[must_use = "the shrinker is not asked for the group any more when this is dropped"]
 pub struct ShrinkerSlot {
     group: Group,
@@ -51,8 +54,9 @@ pub struct ShrinkerSlot {
     _registered: Arc<Registered>,
 }
 
-/// The [`Registration`] and the only [`ShrinkerSlot`] of a shrinker that has the memory of one group alone. Its callbacks are told token 0.
-/// Dropping it removes the shrinker, as dropping the registration does.
+/// The [`Registration`] and the only [`ShrinkerSlot`] of a shrinker that has the memory of one
+/// group alone. Its callbacks are told token 0. Dropping it removes the shrinker, as dropping the
+/// registration does.
 #[must_use = "a shrinker is removed when this is dropped"]
 pub struct GroupShrinker {
     registration: Registration,
@@ -78,7 +82,8 @@ pub(crate) fn register(
     Ok(Registration { registered })
 }
 
-/// Takes a free slot of a group that the caller holds; `None` if it, or a group above, has as many as it can have.
+/// Takes a free slot of a group that the caller holds; `None` if it, or a group above, has as many
+/// as it can have.
 pub(crate) fn occupy(
     node: &'static Node,
     place: &'static Place<ShrinkerEntry>,
@@ -92,7 +97,8 @@ pub(crate) fn occupy(
 }
 
 impl Registration {
-    /// Attaches the shrinker to `group`, for the memory that it holds of that group. Its callbacks are told `token`, to find that memory by.
+    /// Attaches the shrinker to `group`, for the memory that it holds of that group. Its callbacks
+    /// are told `token`, to find that memory by.
     ///
     /// # Errors
     /// The group is of another hierarchy, was removed, or has as many slots as it can have.
@@ -134,18 +140,22 @@ impl Registration {
         }
     }
 
-    /// Removes it: from now on no call of it begins. The [`Removal`] tells when those that run have ended.
+    /// Removes it: from now on no call of it begins. The [`Removal`] tells when those that run have
+    /// ended.
     ///
-    /// While a thread walks over shrinkers, and is in no call of [`Shrinker::scan`], this makes an expedited `membarrier`. It interrupts the
-    /// running threads of the process for some microseconds. So do all ways to remove a shrinker.
+    /// While a thread walks over shrinkers, and is in no call of [`Shrinker::scan`], this makes an
+    /// expedited `membarrier`. It interrupts the running threads of the process for some
+    /// microseconds. So do all ways to remove a shrinker.
     pub fn withdraw(self) -> Removal {
         Removal { withdrawn: self.take(), registered: Arc::clone(&self.registered) }
     }
 
-    /// Removes it, and waits until its own calls have ended. It does not wait for calls of other shrinkers.
+    /// Removes it, and waits until its own calls have ended. It does not wait for calls of other
+    /// shrinkers.
     ///
     /// # Errors
-    /// It is removed from within its own call. It is removed all the same, and dropped when that call ends.
+    /// It is removed from within its own call. It is removed all the same, and dropped when that
+    /// call ends.
     pub fn remove(self) -> Result<(), CallsError> {
         self.withdraw().wait()
     }
@@ -168,8 +178,8 @@ impl Drop for Registration {
     }
 }
 
-/// A shrinker of which no more calls begin, while some may still run. If this is dropped, the thread that ends the last call drops the
-/// shrinker.
+/// A shrinker of which no more calls begin, while some may still run. If this is dropped, the
+/// thread that ends the last call drops the shrinker.
 #[must_use = "it tells when the last call has ended"]
 pub struct Removal {
     withdrawn: Option<Withdrawn<ShrinkerEntry>>,
@@ -189,8 +199,9 @@ impl Removal {
     /// As [`wait`](Removal::wait), until `deadline`.
     ///
     /// # Errors
-    /// The calling thread is in a call of it; or a call still runs. The error then names the thread and the time that the call has lasted. The
-    /// removal is returned with the error, to wait again or to drop it.
+    /// The calling thread is in a call of it; or a call still runs. The error then names the thread
+    /// and the time that the call has lasted. The removal is returned with the error, to wait again
+    /// or to drop it.
     pub fn wait_until(mut self, deadline: impl Into<Deadline>) -> Result<(), (CallsError, Removal)> {
         let Some(withdrawn) = self.withdrawn.take() else { return Ok(()) };
         withdrawn.wait_until(deadline.into().instant_or_far()).map(drop).map_err(|error| {
@@ -200,8 +211,8 @@ impl Removal {
         })
     }
 
-    /// Has `then` run when its last call has ended: on the thread that ends it, or here and now. Its owner can free there the memory that its
-    /// callbacks use.
+    /// Has `then` run when its last call has ended: on the thread that ends it, or here and now.
+    /// Its owner can free there the memory that its callbacks use.
     pub fn detach(mut self, then: impl FnOnce() + Send + 'static) {
         match self.withdrawn.take() {
             Some(withdrawn) => withdrawn.detach(move |entry| {
@@ -225,8 +236,9 @@ impl Removal {
 }
 
 impl ShrinkerSlot {
-    /// Has the next walk count the shrinker: it may hold memory now, or several times as much as before. To be called when the first object
-    /// came into an empty cache, and when a cache has grown a lot. Until then the last count decides when the shrinker is asked.
+    /// Has the next walk count the shrinker: it may hold memory now, or several times as much as
+    /// before. To be called when the first object came into an empty cache, and when a cache has
+    /// grown a lot. Until then the last count decides when the shrinker is asked.
     ///
     /// A walk doesn't see a cache that it found empty until this call, whatever came into the cache
     /// in between, and charges beside it may be refused. So **mark the cache under its lock**, in
@@ -237,8 +249,8 @@ impl ShrinkerSlot {
     ///
     /// The call takes no lock and runs no callback, so it may be made under any lock.
     ///
-    /// It costs about as much as a system call if the slot was not marked. The [`Shrinker::count`] that finds the cache empty after all sees
-    /// all that was stored before this call.
+    /// It costs about as much as a system call if the slot was not marked. The [`Shrinker::count`]
+    /// that finds the cache empty after all sees all that was stored before this call.
     pub fn mark(&self) {
         let SlotRef { node, number, state, .. } = self.slot;
         let _move = node.shared().shrinkers().begin_mark_move();

@@ -1,8 +1,10 @@
 //! Registry: the shrinkers of a hierarchy by number, and the changes of marks that are under way.
 //!
-//! - I1. A shrinker's number is given to another only when it was withdrawn, its last call has ended, and all its slots are given up.
-//! - E1. A mark moves: announced in `mark_moves` → the class set → marked in the new class → unmarked in the old one → the end announced. A
-//!   look at the classes one after the other may miss it. So a look that finds nothing counts only if `mark_moves` is the same before and
+//! - I1. A shrinker's number is given to another only when it was withdrawn, its last call has
+//!   ended, and all its slots are given up.
+//! - E1. A mark moves: announced in `mark_moves` → the class set → marked in the new class →
+//!   unmarked in the old one → the end announced. A look at the classes one after the other may
+//!   miss it. So a look that finds nothing counts only if `mark_moves` is the same before and
 //!   after, with none under way. Loom: `misses_no_mark_that_moves`.
 
 use memgroup_sync::Mutex;
@@ -24,7 +26,8 @@ const ONE_MOVE: u64 = (1 << 32) + 1;
 pub(crate) struct Registry {
     /// No shrinker is marked here.
     pub(crate) places: SummaryBitmap<Place<ShrinkerEntry>>,
-    /// The waits for slots, by the slot's address. The item is the outcome: whether the slot was handed over.
+    /// The waits for slots, by the slot's address. The item is the outcome: whether the slot was
+    /// handed over.
     pub(crate) queue: Mutex<WaitQueue<usize, Option<bool>>>,
     /// Shrinkers that are registered and not withdrawn.
     pub(crate) live: AtomicU32,
@@ -39,7 +42,8 @@ pub(crate) struct MarkMove {
 
 impl Drop for MarkMove {
     fn drop(&mut self) {
-        // ORDERING: Release; pairs with the Acquire in `marks_now`: the marks that were set are seen (E1).
+        // ORDERING: Release; pairs with the Acquire in `marks_now`: the marks that were set are
+        // seen (E1).
         self.registry.mark_moves.fetch_sub(1, Ordering::Release);
     }
 }
@@ -72,23 +76,26 @@ impl Registry {
         MarksSeen(self.mark_moves.load(Ordering::Acquire))
     }
 
-    /// Whether no mark moved since `seen`, nor then: a look since then that found nothing has missed nothing.
+    /// Returns whether no mark moved since `seen`, nor then: a look since then that found nothing has
+    /// missed nothing.
     pub(crate) fn is_unmoved(&self, seen: MarksSeen) -> bool {
         if mutation::active(Mutation::LookIgnoresMoves) {
             return true;
         }
-        // ORDERING: Acquire, as in `marks_now`. It follows the look, because the look's loads are Acquire too.
+        // ORDERING: Acquire, as in `marks_now`. It follows the look, because the look's loads are
+        // Acquire too.
         seen.0 as u32 == 0 && self.mark_moves.load(Ordering::Acquire) == seen.0
     }
 
-    /// Whether a mark is being moved right now. A look may miss a full cache until that ends.
+    /// Returns whether a mark is being moved right now. A look may miss a full cache until that ends.
     pub(crate) fn is_moving(&self) -> bool {
         self.marks_now().0 as u32 != 0
     }
 
-    /// Whether there is any.
+    /// Returns whether there is any.
     pub(crate) fn is_any(&self) -> bool {
-        // ORDERING: Relaxed; a shrinker that is registered at this moment has not been asked for anything yet.
+        // ORDERING: Relaxed; a shrinker that is registered at this moment has not been asked for
+        // anything yet.
         self.live.load(Ordering::Relaxed) > 0
     }
 

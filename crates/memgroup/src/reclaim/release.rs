@@ -1,8 +1,10 @@
-//! Release: a shrinker gives up its slot in a group, the owner of a scan releases one, a walk takes a stale mark.
+//! Release: a shrinker gives up its slot in a group, the owner of a scan releases one, a walk takes
+//! a stale mark.
 //!
-//! - I1. A slot that was given up is returned to its group, and the handle on the group dropped, once: `slot` I2.
-//! - E1. A mark in a class that is not the slot's: unmark → check whether it is by now; set the class → mark. Loom:
-//!   `marks_the_slot_in_its_class`.
+//! - I1. A slot that was given up is returned to its group, and the handle on the group dropped,
+//!   once: `slot` I2.
+//! - E1. A mark in a class that is not the slot's: unmark → check whether it is by now; set the
+//!   class → mark. Loom: `marks_the_slot_in_its_class`.
 
 use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::hazard::Place;
@@ -34,12 +36,13 @@ impl SlotRef {
         Some(SlotRef { node, generation: node.generation(), number, state })
     }
 
-    /// Whether the slot is still the shrinker's, and in the group in which it was found.
+    /// Returns whether the slot is still the shrinker's, and in the group in which it was found.
     pub(crate) fn is_still(&self, place: &'static Place<ShrinkerEntry>) -> bool {
         self.state.is_of(place) && self.node.generation() == self.generation
     }
 
-    /// Gives up a slot of a group that the caller holds. Its deferred bytes go to the shrinker's next slot above.
+    /// Gives up a slot of a group that the caller holds. Its deferred bytes go to the shrinker's
+    /// next slot above.
     pub(crate) fn give_up(&self) {
         let &SlotRef { node, number, state, .. } = self;
         // For as long as a scan of the slot runs; `return_to_group` lets go.
@@ -59,8 +62,8 @@ impl SlotRef {
         }
     }
 
-    /// Releases a slot that the caller has seized: to the thread that has waited longest, if there is one. Returns the slot if it was
-    /// given up meanwhile.
+    /// Releases a slot that the caller has seized: to the thread that has waited longest, if there
+    /// is one. Returns the slot if it was given up meanwhile.
     pub(crate) fn release(&self) {
         let &SlotRef { node, state, .. } = self;
         // A seized slot is not given to another shrinker (`slot` I2).
@@ -87,7 +90,8 @@ impl SlotRef {
         drop(Group::adopted(self.node));
     }
 
-    /// Defers the deferred bytes of a slot that was given up at the shrinker's nearest slot above, if there is one.
+    /// Defers the deferred bytes of a slot that was given up at the shrinker's nearest slot above,
+    /// if there is one.
     fn bequeath(&self) {
         let (Some(place), bytes @ 1..) = (self.state.left_by(), self.state.take_deferred()) else { return };
         let above = std::iter::successors(self.node.parent(), |level| level.parent());
@@ -98,13 +102,16 @@ impl SlotRef {
         }
     }
 
-    /// Takes a stale mark, and checks whether its class is the slot's by now. The shrinker's owner may have marked the slot there
-    /// meanwhile, and relied on the mark. The caller has announced that the mark moves. A walk that finds the mark in the class that it was moved to takes that one in turn.
+    /// Takes a stale mark, and checks whether its class is the slot's by now. The shrinker's owner
+    /// may have marked the slot there meanwhile, and relied on the mark. The caller has announced
+    /// that the mark moves. A walk that finds the mark in the class that it was moved to takes that
+    /// one in turn.
     pub(crate) fn take_stale_mark(&self, class: usize) {
         let &SlotRef { node, number, state, .. } = self;
         interleave::point();
         group::unmark(node, number, class);
-        // ORDERING: SeqCst; pairs with the fence in `SummaryBitmap::mark` (E1), as in `Call::found_empty`.
+        // ORDERING: SeqCst; pairs with the fence in `SummaryBitmap::mark` (E1), as in
+        // `Call::found_empty`.
         fence(Ordering::SeqCst);
         let is_right = state.shrinker().is_some() && state.class() == class;
         if is_right && !mutation::active(Mutation::LeftOverIsTakenBlindly) {

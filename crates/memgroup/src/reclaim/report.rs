@@ -1,6 +1,8 @@
-//! Report: the shrinkers of a hierarchy, how much each holds of each group, the figures of its calls; and a call of one by hand.
+//! Report: the shrinkers of a hierarchy, how much each holds of each group, the figures of its
+//! calls; and a call of one by hand.
 //!
-//! Linux shows these figures in debugfs. Callbacks that are called here run as in a walk: under no lock, pinned, with panics caught.
+//! Linux shows these figures in debugfs. Callbacks that are called here run as in a walk: under no
+//! lock, pinned, with panics caught.
 
 use core::fmt;
 use std::time::Duration;
@@ -18,7 +20,8 @@ use crate::tree::listing::Listing;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
-/// A shrinker, and the figures of its calls of [`scan`](crate::Shrinker::scan). See [`Hierarchy::shrinkers`](crate::Hierarchy::shrinkers).
+/// A shrinker, and the figures of its calls of [`scan`](crate::Shrinker::scan). See
+/// [`Hierarchy::shrinkers`](crate::Hierarchy::shrinkers).
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -46,9 +49,11 @@ pub struct ShrinkerReport {
     pub stopped: u64,
     /// Times that it panicked, in `count` too.
     pub panics: u64,
-    /// Times that a call took longer than its [patience](crate::ShrinkerConfig::patience), since it was last reinstated.
+    /// Times that a call took longer than its [patience](crate::ShrinkerConfig::patience), since it
+    /// was last reinstated.
     pub overruns: u64,
-    /// Threads that are in a call of it now: the thread's number in the system, its name, and the least time that the call has lasted.
+    /// Threads that are in a call of it now: the thread's number in the system, its name, and the
+    /// least time that the call has lasted.
     #[cfg_attr(feature = "serde", serde(with = "callers"))]
     pub callers: Vec<(u32, Option<String>, Duration)>,
 }
@@ -99,7 +104,8 @@ pub enum AskError {
         /// The number.
         id: ShrinkerId,
     },
-    /// The calling thread is in a shrinker's call. To count, only a call of the same shrinker is in the way.
+    /// The calling thread is in a shrinker's call. To count, only a call of the same shrinker is in
+    /// the way.
     Within {
         /// The number.
         id: ShrinkerId,
@@ -173,7 +179,8 @@ pub(crate) fn counts(shared: &'static Shared, id: ShrinkerId) -> Result<Vec<(Gro
     Ok(groups.filter_map(attached).collect())
 }
 
-/// Has one shrinker give back about `bytes` of one group, whatever it holds and however small that is.
+/// Has one shrinker give back about `bytes` of one group, whatever it holds and however small that
+/// is.
 pub(crate) fn ask(node: &'static Node, id: ShrinkerId, bytes: u64) -> Result<Reclaimed, AskError> {
     let unknown = AskError::Unknown { id };
     let place = node.shared().shrinkers().places.get(id.0).ok_or(unknown)?;

@@ -1,20 +1,23 @@
 //! Reclaim: has shrinkers give back memory, from the whole subtree of the group that is full.
 //!
-//! A round goes through the priorities from 12 to 0. At each it visits the largest caches first, and asks each in proportion to its
-//! size, until enough is uncharged. A charge that was refused does that on its own thread, keeps the freed bytes (`credit`), and tries again.
-//! A round that freed nothing while no other thread scanned anything is the last one. So is the seventeenth in a row after which the charge
-//! lacks as much as before, unless another thread is moving a mark: a full cache may have none
-//! then. So is the one that ends after the time that one charge has for all its rounds
-//! ([`Config::reclaim_patience`](crate::Config::reclaim_patience)). If another level refuses then,
-//! room is made in that one. The first rounds spare bytes that `low` protects; all rounds spare
-//! those that `min` protects.
+//! A round goes through the priorities from 12 to 0. At each it visits the largest caches first,
+//! and asks each in proportion to its size, until enough is uncharged. A charge that was refused
+//! does that on its own thread, keeps the freed bytes (`credit`), and tries again. A round that
+//! freed nothing while no other thread scanned anything is the last one. So is the seventeenth in a
+//! row after which the charge lacks as much as before, unless another thread is moving a mark: a
+//! full cache may have none then. So is the one that ends after the time that one charge has for
+//! all its rounds ([`Config::reclaim_patience`](crate::Config::reclaim_patience)). If another level
+//! refuses then, room is made in that one. The first rounds spare bytes that `low` protects; all
+//! rounds spare those that `min` protects.
 //!
-//! One round in 16 first explores: it asks a few of the smallest caches, and of those that gave little (`backoff`), before it goes through
-//! the priorities. Otherwise nobody would notice that such a cache has something to give, as long as others give enough.
+//! One round in 16 first explores: it asks a few of the smallest caches, and of those that gave
+//! little (`backoff`), before it goes through the priorities. Otherwise nobody would notice that
+//! such a cache has something to give, as long as others give enough.
 //!
 //! - I1. Reclaim does not begin within reclaim. A refused charge of a callback draws on the reserve
 //!   ([`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes)), or stays refused.
-//! - B1. When another group turns out to refuse, higher up, the bytes kept for the first group are uncharged. Any thread may take them then.
+//! - B1. When another group turns out to refuse, higher up, the bytes kept for the first group are
+//!   uncharged. Any thread may take them then.
 
 use std::time::Instant;
 
@@ -27,7 +30,7 @@ use crate::reclaim::group::{GroupShrinkers, Rotation};
 use crate::reclaim::walk::Walk;
 use crate::tree::node::Node;
 
-/// Whether a shrinker may have anything in `top` or below.
+/// Returns whether a shrinker may have anything in `top` or below.
 pub(crate) fn is_any(top: &'static Node) -> bool {
     let registry = top.shared().shrinkers();
     let is_any = |shrinkers: &GroupShrinkers| {
@@ -37,7 +40,8 @@ pub(crate) fn is_any(top: &'static Node) -> bool {
     registry.is_any() && top.shrinkers().is_some_and(is_any)
 }
 
-/// Makes one round in `top`: all priorities, until enough is freed. Returns the control with its results.
+/// Makes one round in `top`: all priorities, until enough is freed. Returns the control with its
+/// results.
 pub(crate) fn round<'c>(top: &'static Node, mut control: ScanControl<'c>) -> ScanControl<'c> {
     control.rotation = top.shrinkers().map_or_else(Rotation::default, GroupShrinkers::next_rotation);
     let registry = top.shared().shrinkers();

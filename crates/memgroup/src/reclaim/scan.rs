@@ -5,9 +5,11 @@
 //!                                            └─ too little: deferred
 //! ```
 //!
-//! - I1. One thread at a time scans a slot (`slot` I3), for the group in which the slot was found. The owner checks again which shrinker
-//!   and group the slot belongs to. Until the release the slot is not given to another shrinker, nor is the group released (`slot` I2).
-//! - E1. The mark of an empty slot: unmark → count again; fill → mark. Loom: `finds_every_mark_from_above`.
+//! - I1. One thread at a time scans a slot (`slot` I3), for the group in which the slot was found.
+//!   The owner checks again which shrinker and group the slot belongs to. Until the release the
+//!   slot is not given to another shrinker, nor is the group released (`slot` I2).
+//! - E1. The mark of an empty slot: unmark → count again; fill → mark. Loom:
+//!   `finds_every_mark_from_above`.
 
 use core::marker::PhantomData;
 
@@ -76,8 +78,8 @@ impl Call<'_> {
         state.forget_size(UNKNOWN_CLASS);
         group::unmark(node, number, class);
         interleave::point();
-        // ORDERING: SeqCst; pairs with the fence in `SummaryBitmap::mark` (E1): the count sees the new object, or the thread that brought it
-        // finds no mark.
+        // ORDERING: SeqCst; pairs with the fence in `SummaryBitmap::mark` (E1): the count sees the
+        // new object, or the thread that brought it finds no mark.
         fence(Ordering::SeqCst);
         if !state.is_of(self.place) || self.entry.count(state.token()) != Count::Empty {
             group::mark(node, number, state.class());
@@ -100,7 +102,8 @@ impl Call<'_> {
         Due::new(bytes, deferred, self.entry.config.batch_bytes, self.entry.config.cost)
     }
 
-    /// Has the shrinker give back the bytes that are due at the priority. Returns whether the walk goes on.
+    /// Has the shrinker give back the bytes that are due at the priority. Returns whether the walk
+    /// goes on.
     pub(crate) fn ask(&self, bytes: u64, control: &mut ScanControl<'_>) -> bool {
         let (state, priority) = (self.slot.state, control.priority);
         let hint = self.due(bytes, state.deferred());
@@ -130,7 +133,8 @@ impl Call<'_> {
         control.goes_on()
     }
 
-    /// Has the shrinker give back all that is missing, whatever its share is, unless another thread scans the slot.
+    /// Has the shrinker give back all that is missing, whatever its share is, unless another thread
+    /// scans the slot.
     pub(crate) fn demand(&self, control: &mut ScanControl<'_>) {
         let began = self.slot.node.shared().nanos();
         if self.slot.state.seize(began, control.may_wait) {
@@ -142,7 +146,8 @@ impl Call<'_> {
 
     /// The same as `demand` for a slot that the caller has seized. It releases the slot.
     pub(crate) fn demand_seized(&self, began: u64, control: &mut ScanControl<'_>) {
-        // A cache cannot hold more than its group is charged with. One that frees nothing and does not stop would be asked without end.
+        // A cache cannot hold more than its group is charged with. One that frees nothing and does
+        // not stop would be asked without end.
         let most = self.slot.node.counter.usage().max(self.entry.config.batch_bytes);
         let missing = control.bytes.saturating_sub(control.credit.freed()).min(most);
         if self.slot.is_still(self.place) {
@@ -163,8 +168,8 @@ impl Call<'_> {
         state.backoff.ask_from(self.due(bytes, state.deferred()).asked_from());
     }
 
-    /// Has a seized slot's shrinker give back up to `work` bytes, batch by batch; the first call begins at `began`. Returns how many it
-    /// was asked for.
+    /// Has a seized slot's shrinker give back up to `work` bytes, batch by batch; the first call
+    /// begins at `began`. Returns how many it was asked for.
     fn scan(&self, mut began: u64, work: u64, due: Due, control: &mut ScanControl<'_>) -> u64 {
         let (SlotRef { node, state, .. }, entry, credit) = (self.slot, self.entry, control.credit);
         control.stats.scanned += 1;
@@ -192,7 +197,8 @@ impl Call<'_> {
                 may_wait: control.may_wait,
                 here: PhantomData,
             };
-            // The call may take seconds: a removal of another shrinker is not to interrupt any thread because of this walk.
+            // The call may take seconds: a removal of another shrinker is not to interrupt any
+            // thread because of this walk.
             let answer = entry.long_use(|entry| entry.scan(&ask));
             let ended = node.shared().nanos();
             entry.took(ended.saturating_sub(began));

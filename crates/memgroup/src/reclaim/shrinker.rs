@@ -8,24 +8,29 @@ use crate::tree::node::Node;
 
 /// A cache, mostly, that holds memory it could do without and gives some of it back on request.
 ///
-/// It uncharges the memory itself, in [`scan`](Shrinker::scan), as memory is always uncharged. The counters are believed, not its answer.
+/// It uncharges the memory itself, in [`scan`](Shrinker::scan), as memory is always uncharged. The
+/// counters are believed, not its answer.
 ///
-/// - Any thread that needs memory may call it, several threads at once for different groups. One group is scanned by one thread at a time;
-///   `count` may run at the same time.
-/// - A charge may call it on its own thread, which may hold any lock. **Do not charge under a lock that your callbacks take, and have them
-///   try that lock.** Else a charge waits for itself, or is refused although its own cache is full.
+/// - Any thread that needs memory may call it, several threads at once for different groups. One
+///   group is scanned by one thread at a time; `count` may run at the same time.
+/// - A charge may call it on its own thread, which may hold any lock. **Do not charge under a lock
+///   that your callbacks take, and have them try that lock.** Else a charge waits for itself, or is
+///   refused although its own cache is full.
 /// - Once a walk has found a cache empty, later walks skip it until its slot is
 ///   [marked](crate::ShrinkerSlot::mark). **Mark it under the cache's lock** when the first object
 ///   goes in.
-/// - The engine holds no lock meanwhile, so callbacks may charge, register, and remove other shrinkers. A shrinker is not called from
-///   within its own call.
+/// - The engine holds no lock meanwhile, so callbacks may charge, register, and remove other
+///   shrinkers. A shrinker is not called from within its own call.
 /// - A panic is caught, and the shrinker is [quarantined](Quarantine).
-/// - When a call takes longer than [`ShrinkerConfig::patience`], walks skip the shrinker. Until then charges that need its memory wait for
-///   their turn, for as long as [`Config::reclaim_patience`](crate::Config::reclaim_patience) lets them.
-/// - A shrinker that gives less than an eighth of what it is asked for is asked later than others, and after four such scans in a row only
-///   when others have given too little. If it frees nothing in more than 16 scans in a row, although it counts something, only a round in 16
-///   asks it. It is asked as before once it gives enough, or when its slot is [marked](crate::ShrinkerSlot::mark). Scans that
-///   [stop](Scan::Stopped) without a byte count up to four.
+/// - When a call takes longer than [`ShrinkerConfig::patience`], walks skip the shrinker. Until
+///   then charges that need its memory wait for their turn, for as long as
+///   [`Config::reclaim_patience`](crate::Config::reclaim_patience) lets them.
+/// - A shrinker that gives less than an eighth of what it is asked for is asked later than others,
+///   and after four such scans in a row only when others have given too little. If it frees nothing
+///   in more than 16 scans in a row, although it counts something, only a round in 16 asks it. It
+///   is asked as before once it gives enough, or when its slot is
+///   [marked](crate::ShrinkerSlot::mark). Scans that [stop](Scan::Stopped) without a byte count up
+///   to four.
 ///
 /// The two calls are those of Linux' shrinkers (`count_objects`, `scan_objects`).
 ///
@@ -79,12 +84,14 @@ use crate::tree::node::Node;
 /// registered.remove().unwrap();
 /// ```
 pub trait Shrinker: Send + Sync + 'static {
-    /// Estimates how much it could give back in one group. It is to be cheap, and waits for nothing.
+    /// Estimates how much it could give back in one group. It is to be cheap, and waits for
+    /// nothing.
     ///
     /// `token` is the argument of [`attach`](crate::Registration::attach).
     fn count(&self, token: u64) -> Count;
 
-    /// Gives back about the bytes it is asked for, least useful first, and returns how many that were.
+    /// Gives back about the bytes it is asked for, least useful first, and returns how many that
+    /// were.
     fn scan(&self, ask: &Ask<'_>) -> Scan;
 }
 
@@ -103,7 +110,8 @@ impl<S: Shrinker + ?Sized> Shrinker for std::sync::Arc<S> {
 pub enum Count {
     /// The shrinker cannot tell now. A later walk asks again.
     Unknown,
-    /// Nothing. The shrinker is not asked again before its slot is [marked](crate::ShrinkerSlot::mark).
+    /// Nothing. The shrinker is not asked again before its slot is
+    /// [marked](crate::ShrinkerSlot::mark).
     Empty,
     /// About so many bytes.
     Holds {
@@ -130,7 +138,8 @@ pub enum Scan {
         /// The bytes that it gave back. The engine goes by the bytes that were uncharged meanwhile.
         bytes: u64,
     },
-    /// The shrinker gave bytes back, and cannot go on now: a lock is taken, or the rest is in use. It is asked for the rest later.
+    /// The shrinker gave bytes back, and cannot go on now: a lock is taken, or the rest is in use.
+    /// It is asked for the rest later.
     Stopped {
         /// The bytes that it gave back, as for `Freed`.
         bytes: u64,
@@ -148,7 +157,8 @@ pub struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// About how many bytes to give back: at most the shrinker's [batch](ShrinkerConfig::batch_bytes).
+    /// About how many bytes to give back: at most the shrinker's
+    /// [batch](ShrinkerConfig::batch_bytes).
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -172,14 +182,15 @@ impl Ask<'_> {
         self.deadline
     }
 
-    /// Whether the deadline has passed: a callback that takes long checks now and then, and stops.
+    /// Returns whether the deadline has passed: a callback that takes long checks now and then, and stops.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Whether the callback may wait for locks, for I/O and for other threads. It may not within a charge: the charging thread may hold any
-    /// lock, and others that wait for it may need memory themselves. A callback that waits all the same is quarantined when its patience is over.
+    /// Returns whether the callback may wait for locks, for I/O and for other threads. It may not within a
+    /// charge: the charging thread may hold any lock, and others that wait for it may need memory
+    /// themselves. A callback that waits all the same is quarantined when its patience is over.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_wait
@@ -213,8 +224,8 @@ impl ShrinkerConfig {
         ShrinkerConfig { name: name.into(), batch_bytes: 64 << 10, cost: 2, patience: Duration::from_secs(1) }
     }
 
-    /// Sets the most bytes that one call of [`Shrinker::scan`] is asked for; 64 KiB by default. A cache that has less is asked only after all
-    /// larger ones have given as much as they could.
+    /// Sets the most bytes that one call of [`Shrinker::scan`] is asked for; 64 KiB by default. A
+    /// cache that has less is asked only after all larger ones have given as much as they could.
     ///
     /// # Panics
     /// For 0.
@@ -224,22 +235,25 @@ impl ShrinkerConfig {
         ShrinkerConfig { batch_bytes: bytes, ..self }
     }
 
-    /// Sets the cost of making the freed objects again, in relation to other shrinkers; 2 by default. A shrinker of twice the cost is asked for
-    /// half as much. At 0 a cache is asked for half of its bytes at once.
+    /// Sets the cost of making the freed objects again, in relation to other shrinkers; 2 by
+    /// default. A shrinker of twice the cost is asked for half as much. At 0 a cache is asked for
+    /// half of its bytes at once.
     #[must_use]
     pub fn cost(self, cost: u32) -> ShrinkerConfig {
         ShrinkerConfig { cost, ..self }
     }
 
-    /// Sets how long one call of [`Shrinker::scan`] may take before it counts as an overrun; a second by default. While a call lasts longer, no
-    /// other thread calls the shrinker. After three such calls it is quarantined ([`Quarantine`]).
+    /// Sets how long one call of [`Shrinker::scan`] may take before it counts as an overrun; a
+    /// second by default. While a call lasts longer, no other thread calls the shrinker. After
+    /// three such calls it is quarantined ([`Quarantine`]).
     #[must_use]
     pub fn patience(self, patience: Duration) -> ShrinkerConfig {
         ShrinkerConfig { patience, ..self }
     }
 }
 
-/// The number of a shrinker in its hierarchy. It is given to another one when the shrinker is removed and all its slots are given up.
+/// The number of a shrinker in its hierarchy. It is given to another one when the shrinker is
+/// removed and all its slots are given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ShrinkerId(pub(crate) u32);
@@ -257,7 +271,8 @@ impl fmt::Display for ShrinkerId {
 pub enum Quarantine {
     /// A call of the shrinker panicked.
     Panicked,
-    /// A call that has not returned, or three that have, took longer than the [patience](ShrinkerConfig::patience).
+    /// A call that has not returned, or three that have, took longer than the
+    /// [patience](ShrinkerConfig::patience).
     Overdue,
 }
 

@@ -5,17 +5,23 @@
 //!                └───────── vacate, give up ──────────┴──▶ LEFT: returned to the group by the last owner
 //! ```
 //!
-//! - I1. `class` tells where the slot is marked. A mark in another class is stale: the walk that finds it takes it, and checks again
-//!   whether that is the slot's class by now. Loom: `marks_the_slot_in_its_class`.
-//! - I2. A slot that was given up is returned once. The thread that gave it up returns it, or the owner of a scan that runs then. The
-//!   handle on the group goes with it. So a group is held as long as a slot of it is seized.
-//! - I3. A seized slot belongs to one thread until that releases it: two threads never scan one cache of a group at the same time.
-//! - I4. `WAITED` is set under the lock of the queue (`queue`), and a slot with it is released under that lock.
-//! - I5. Deferred bytes are in one place: in the slot, or with the owner that asks for them now. Once the slot is returned they are in
-//!   the shrinker's next slot above. So they are neither lost nor asked for twice. Loom: `asks_for_deferred_bytes_once`.
-//! - B1. Bytes that a visit defers while the slot is given up are lost, or count for the shrinker that takes the slot next.
-//! - E1. give up ↔ release: RMWs of one word, `owner`. The later one sees the earlier one, and returns the slot. Loom:
-//!   `returns_a_slot_once_when_it_is_given_up`.
+//! - I1. `class` tells where the slot is marked. A mark in another class is stale: the walk that
+//!   finds it takes it, and checks again whether that is the slot's class by now. Loom:
+//!   `marks_the_slot_in_its_class`.
+//! - I2. A slot that was given up is returned once. The thread that gave it up returns it, or the
+//!   owner of a scan that runs then. The handle on the group goes with it. So a group is held as
+//!   long as a slot of it is seized.
+//! - I3. A seized slot belongs to one thread until that releases it: two threads never scan one
+//!   cache of a group at the same time.
+//! - I4. `WAITED` is set under the lock of the queue (`queue`), and a slot with it is released
+//!   under that lock.
+//! - I5. Deferred bytes are in one place: in the slot, or with the owner that asks for them now.
+//!   Once the slot is returned they are in the shrinker's next slot above. So they are neither lost
+//!   nor asked for twice. Loom: `asks_for_deferred_bytes_once`.
+//! - B1. Bytes that a visit defers while the slot is given up are lost, or count for the shrinker
+//!   that takes the slot next.
+//! - E1. give up ↔ release: RMWs of one word, `owner`. The later one sees the earlier one, and
+//!   returns the slot. Loom: `returns_a_slot_once_when_it_is_given_up`.
 
 use memgroup_sync::AtomicRef;
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -74,8 +80,9 @@ pub(crate) struct SlotState {
     token: AtomicU64,
     /// Bytes that were due and were not asked for.
     deferred_bytes: AtomicU64,
-    /// The begin of the running call on the hierarchy's clock, with marks; 0: no thread has the slot. Both are one word. So an earlier
-    /// call is not taken for a later one, and the end of a call finds whether it was noted.
+    /// The begin of the running call on the hierarchy's clock, with marks; 0: no thread has the
+    /// slot. Both are one word. So an earlier call is not taken for a later one, and the end of a
+    /// call finds whether it was noted.
     owner: AtomicU64,
 }
 
@@ -95,11 +102,12 @@ impl SlotState {
     /// The shrinker that has the slot.
     #[inline(always)]
     pub(crate) fn shrinker(&self) -> Option<&'static Place<ShrinkerEntry>> {
-        // ORDERING: Acquire; pairs with the Release in `occupy`: the slot's fields for this shrinker are seen.
+        // ORDERING: Acquire; pairs with the Release in `occupy`: the slot's fields for this
+        // shrinker are seen.
         self.shrinker.load(Ordering::Acquire)
     }
 
-    /// Whether this shrinker has the slot.
+    /// Returns whether this shrinker has the slot.
     #[inline(always)]
     pub(crate) fn is_of(&self, place: &'static Place<ShrinkerEntry>) -> bool {
         self.shrinker().is_some_and(|shrinker| std::ptr::eq(shrinker, place))
@@ -107,7 +115,8 @@ impl SlotState {
 
     /// Gives the slot to a shrinker.
     pub(crate) fn occupy(&self, place: &'static Place<ShrinkerEntry>, token: u64, class: usize) {
-        // ORDERING: Release; pairs with the Acquire in `seize`: a thread that seizes it for the shrinker before finds that one gone.
+        // ORDERING: Release; pairs with the Acquire in `seize`: a thread that seizes it for the
+        // shrinker before finds that one gone.
         self.owner.store(0, Ordering::Release);
         // ORDERING: Relaxed, all; the Release below publishes them.
         self.token.store(token, Ordering::Relaxed);
@@ -162,13 +171,14 @@ impl SlotState {
         self.deferred_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes the deferred bytes: for the thread that has seized or returns the slot, so that no other asks for them too (I5).
+    /// Takes the deferred bytes: for the thread that has seized or returns the slot, so that no
+    /// other asks for them too (I5).
     pub(crate) fn take_deferred(&self) -> u64 {
         if self.deferred() == 0 || mutation::active(Mutation::DeferredIsOnlyRead) {
             return self.deferred();
         }
-        // ORDERING: Relaxed; a number by itself, which the exchange gives to one thread. The chain of RMWs on `owner` shows the bytes that
-        // earlier owners deferred.
+        // ORDERING: Relaxed; a number by itself, which the exchange gives to one thread. The chain
+        // of RMWs on `owner` shows the bytes that earlier owners deferred.
         self.deferred_bytes.swap(0, Ordering::Relaxed)
     }
 
@@ -183,8 +193,8 @@ impl SlotState {
     /// Seizes the slot for a scan; `false` if another thread has it, or it was given up.
     pub(crate) fn seize(&self, now: u64, may_wait: bool) -> bool {
         let owner = now.max(1) | if may_wait { MAY_WAIT } else { 0 };
-        // ORDERING: AcqRel; Acquire pairs with the Release in `release` and `occupy`: the cache is as the owner before left it. Release:
-        // for a thread that gives the slot up meanwhile.
+        // ORDERING: AcqRel; Acquire pairs with the Release in `release` and `occupy`: the cache is
+        // as the owner before left it. Release: for a thread that gives the slot up meanwhile.
         self.owner.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -196,7 +206,8 @@ impl SlotState {
         let wait = |owner: u64| {
             (owner & SINCE != 0 && owner & (LEFT | NOTED | MAY_WAIT) == 0).then_some(owner | WAITED)
         };
-        // ORDERING: Relaxed, both; the releasing thread reads this word, and the queue's lock orders the rest.
+        // ORDERING: Relaxed, both; the releasing thread reads this word, and the queue's lock
+        // orders the rest.
         match self.owner.fetch_update(Ordering::Relaxed, Ordering::Relaxed, wait) {
             Ok(_) => Awaited::Noted,
             Err(0) => self.await_release(now),
@@ -204,7 +215,8 @@ impl SlotState {
         }
     }
 
-    /// Begins the owner's next call. Whether the one that ends was noted as one that lasts too long.
+    /// Begins the owner's next call. Whether the one that ends was noted as one that lasts too
+    /// long.
     pub(crate) fn begin_again(&self, now: u64) -> bool {
         let again = |owner| Some(owner & (LEFT | WAITED | MAY_WAIT) | now.max(1));
         // ORDERING: Relaxed, both; for reports and for patience.
@@ -212,22 +224,26 @@ impl SlotState {
         before.is_ok_and(|owner| owner & NOTED != 0)
     }
 
-    /// Notes that the call that began at `since` lasts too long. `false` if that was noted already, or the call has ended.
+    /// Notes that the call that began at `since` lasts too long. `false` if that was noted already,
+    /// or the call has ended.
     pub(crate) fn note(&self, since: u64) -> bool {
         let is_any = mutation::active(Mutation::NoteIsOfAnyCall);
         let noted =
             |owner| (is_any || (owner & NOTED == 0 && owner & SINCE == since)).then_some(owner | NOTED);
-        // ORDERING: Relaxed, both; the word alone tells, once, which thread notes it and which ends it.
+        // ORDERING: Relaxed, both; the word alone tells, once, which thread notes it and which ends
+        // it.
         self.owner.fetch_update(Ordering::Relaxed, Ordering::Relaxed, noted).is_ok()
     }
 
-    /// Releases the slot. `None` if a thread waits for it: then the caller hands it over under the lock of its queue.
+    /// Releases the slot. `None` if a thread waits for it: then the caller hands it over under the
+    /// lock of its queue.
     pub(crate) fn release(&self) -> Option<Ended> {
         let free = |owner| {
             (owner & WAITED == 0 || mutation::active(Mutation::LetGoIgnoresWaiters)).then_some(owner & LEFT)
         };
-        // ORDERING: AcqRel; Release pairs with the Acquire in `seize`, and with `give_up`: the scan precedes all that follows the return of
-        // the slot. Acquire: so do the acts of the thread that gave it up (E1). Relaxed where it fails; the queue's lock orders the rest.
+        // ORDERING: AcqRel; Release pairs with the Acquire in `seize`, and with `give_up`: the scan
+        // precedes all that follows the return of the slot. Acquire: so do the acts of the thread
+        // that gave it up (E1). Relaxed where it fails; the queue's lock orders the rest.
         let owner = self.owner.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free).ok()?;
         // ORDERING: Acquire; as above (a deliberate fault, for models only).
         let late =
@@ -235,8 +251,9 @@ impl SlotState {
         Some(Ended::of(late.unwrap_or(owner)))
     }
 
-    /// Releases a slot that threads wait for. It goes to the next thread, with `next` as the begin of that call. It goes to none if no
-    /// thread waits or the slot was given up. Under the lock of its queue (I4).
+    /// Releases a slot that threads wait for. It goes to the next thread, with `next` as the begin
+    /// of that call. It goes to none if no thread waits or the slot was given up. Under the lock of
+    /// its queue (I4).
     pub(crate) fn hand_over(&self, next: Option<u64>, more_wait: bool) -> Ended {
         let handed = |owner| match next {
             Some(since) if owner & LEFT == 0 => Some(since.max(1) | if more_wait { WAITED } else { 0 }),
@@ -247,21 +264,22 @@ impl SlotState {
         owner.map_or_else(Ended::of, Ended::of)
     }
 
-    /// Gives the slot up, for ever, after [`vacate`](SlotState::vacate). Whether no thread has seized it: then the caller returns it.
+    /// Gives the slot up, for ever, after [`vacate`](SlotState::vacate). Whether no thread has
+    /// seized it: then the caller returns it.
     #[must_use = "a slot that was given up is to be returned"]
     pub(crate) fn give_up(&self) -> bool {
         // ORDERING: AcqRel; as in `release`, the other side (E1).
         self.owner.fetch_or(LEFT, Ordering::AcqRel) == 0
     }
 
-    /// Whether a thread has seized it, or it was given up.
+    /// Returns whether a thread has seized it, or it was given up.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         // ORDERING: Relaxed; a hint, `seize` decides.
         self.owner.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a thread waits for it.
+    /// Returns whether a thread waits for it.
     #[cfg(all(test, not(memgroup_loom)))]
     pub(crate) fn is_waited_for(&self) -> bool {
         // ORDERING: Relaxed; the caller repeats the read until it is so.

@@ -4,17 +4,20 @@
 //!   due at this priority? ─ class as marked? ─ pinned? ─ still its slot? ─ quarantined, or busy? ─▶ count ─▶ scan
 //! ```
 //!
-//! No lock and no read section is held, neither on the way nor while a callback runs. The way down is read from tables that stay where they
-//! are. The generation of a group tells whether it is still the one that was found. It is checked when the shrinker is pinned, and once
-//! more when the slot is seized: from there on the group cannot be released.
+//! No lock and no read section is held, neither on the way nor while a callback runs. The way down
+//! is read from tables that stay where they are. The generation of a group tells whether it is
+//! still the one that was found. It is checked when the shrinker is pinned, and once more when the
+//! slot is seized: from there on the group cannot be released.
 //!
-//! A slot that is skipped costs one read of its line, and nothing is announced. The last priorities count every cache whatever the last
-//! count was, or growth since then would never be seen.
+//! A slot that is skipped costs one read of its line, and nothing is announced. The last priorities
+//! count every cache whatever the last count was, or growth since then would never be seen.
 //!
-//! - I1. A slot that is scanned is in the subtree of the walk's group, in a group that is not released until the scan ends. A slot that is
-//!   only counted may be in another group, if its group was released meanwhile. The token is the counted slot's own all the same.
-//! - I2. At each level rounds take turns to begin with another child, far from the one before. So two rounds at a time come to different
-//!   caches, and of several children at a level not always the same one gives first.
+//! - I1. A slot that is scanned is in the subtree of the walk's group, in a group that is not
+//!   released until the scan ends. A slot that is only counted may be in another group, if its
+//!   group was released meanwhile. The token is the counted slot's own all the same.
+//! - I2. At each level rounds take turns to begin with another child, far from the one before. So
+//!   two rounds at a time come to different caches, and of several children at a level not always
+//!   the same one gives first.
 //! - E1. A stale mark: unmark → check again (`release` E1).
 
 use std::time::Duration;
@@ -36,10 +39,12 @@ use crate::reclaim::{group, queue};
 use crate::tree::node::Node;
 use crate::tree::topology::ROOT;
 
-/// The levels below which a walk goes on by a call of its own: a frame for each level would need more stack than some threads have.
+/// The levels below which a walk goes on by a call of its own: a frame for each level would need
+/// more stack than some threads have.
 const LEVELS: usize = 32;
 
-/// A group on the way of a walk, whose children are visited. The walk begins with another child in each round, and goes around.
+/// A group on the way of a walk, whose children are visited. The walk begins with another child in
+/// each round, and goes around.
 #[derive(Clone, Copy)]
 struct Level {
     node: &'static Node,
@@ -85,14 +90,16 @@ impl<'c> Walk<'c> {
 
     fn subtree(&mut self, top: &'static Node) -> bool {
         let Some(shrinkers) = top.shrinkers() else { return true };
-        // A root that is not accounted counts for itself: bytes freed below make no room for its charges.
+        // A root that is not accounted counts for itself: bytes freed below make no room for its
+        // charges.
         let is_alone =
             top.id() == ROOT && !top.shared().config.account_root() && !self.control.credit.is_by_hand();
         self.slots(top, top.generation(), shrinkers)
             && (is_alone || self.below(self.level(top, Protection::NONE, shrinkers, 0), 0))
     }
 
-    /// Visits the slots of a group. Returns the group as a level of the walk, if any child of it is marked.
+    /// Visits the slots of a group. Returns the group as a level of the walk, if any child of it is
+    /// marked.
     fn group(
         &mut self,
         (node, generation, shrinkers): (&'static Node, u64, &'static GroupShrinkers),
@@ -220,8 +227,9 @@ impl<'c> Walk<'c> {
         Call { slot, place, entry: &entry }.counted(count, control) && !control.is_late()
     }
 
-    /// Waits for a slot behind the threads that came earlier, and scans it if they have left too little. The shrinker is not pinned
-    /// meanwhile: a removal waits for calls, not for threads that are about to make one.
+    /// Waits for a slot behind the threads that came earlier, and scans it if they have left too
+    /// little. The shrinker is not pinned meanwhile: a removal waits for calls, not for threads
+    /// that are about to make one.
     #[cold]
     #[inline(never)]
     fn wait_for(
@@ -277,8 +285,8 @@ pub(crate) fn forget(slot: &SlotRef, class: usize) {
     slot.take_stale_mark(class);
 }
 
-/// Skips a slot if another thread scans it, or its shrinker is not to be called. It counts as busy unless the walk waits for it, or the call
-/// lasts too long.
+/// Skips a slot if another thread scans it, or its shrinker is not to be called. It counts as busy
+/// unless the walk waits for it, or the call lasts too long.
 #[cold]
 #[inline(never)]
 fn skip_busy(slot: &SlotRef, entry: &ShrinkerEntry, waits: bool, control: &mut ScanControl<'_>) {

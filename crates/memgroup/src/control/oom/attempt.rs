@@ -1,4 +1,5 @@
-//! Out-of-memory attempt: a charge for which reclaim freed too little has victims killed, and tries again.
+//! Out-of-memory attempt: a charge for which reclaim freed too little has victims killed, and tries
+//! again.
 //!
 //! ```text
 //!   full ─▶ is there a candidate? ─▶ drain, try ─▶ choose ─▶ call the hook ─▶ Dying, Idle: drain, try ─▶ choose ─▶ ...
@@ -7,10 +8,12 @@
 //! ```
 //!
 //! - I1. The thread that calls a hook holds no lock. It holds a pin on the hook, and nothing else.
-//! - I2. A charge asks each hook once, and at most [`ASKED_MOST`] sets of them. So it ends, whatever hooks answer.
-//! - I3. If the requester itself is chosen, and its hook answers that it cannot be stopped, no other group is asked. The others are smaller, and the
-//!   requester takes the refusal.
-//! - I4. Bytes that a hook frees on the charging thread are kept for that charge (`reclaim::credit`).
+//! - I2. A charge asks each hook once, and at most [`ASKED_MOST`] sets of them. So it ends,
+//!   whatever hooks answer.
+//! - I3. If the requester itself is chosen, and its hook answers that it cannot be stopped, no
+//!   other group is asked. The others are smaller, and the requester takes the refusal.
+//! - I4. Bytes that a hook frees on the charging thread are kept for that charge
+//!   (`reclaim::credit`).
 
 use crate::control::freeze;
 use crate::control::make_room::{self, Step, at_refusing_levels};
@@ -58,8 +61,9 @@ impl OomAttempt {
         OomAttempt { node, charge, waits, counted: None, is_given_up: false }
     }
 
-    /// Has victims killed after `full` refused the charge and reclaim freed too little, and tries the charge again. It goes on at the
-    /// levels that refuse next; the last of them is left in `full`. Returns whether the charge was made.
+    /// Has victims killed after `full` refused the charge and reclaim freed too little, and tries
+    /// the charge again. It goes on at the levels that refuse next; the last of them is left in
+    /// `full`. Returns whether the charge was made.
     pub(crate) fn make_charge(&mut self, until: Until, bytes: u64, full: &mut &'static Node) -> bool {
         if credit::is_reclaiming() {
             return make_room::draw_on_reserve(self.node, until, bytes);
@@ -115,7 +119,8 @@ fn call_all(control: &OomControl, chosen: &Chosen) -> Relief {
     all
 }
 
-/// Calls one hook. The first victim that dies counts as the kill of `uncounted`, the group that is killed as a whole.
+/// Calls one hook. The first victim that dies counts as the kill of `uncounted`, the group that is
+/// killed as a whole.
 fn call_one(
     control: &OomControl,
     chosen: &Chosen,

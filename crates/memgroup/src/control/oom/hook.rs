@@ -1,7 +1,9 @@
 //! Kill hooks: the user's code that stops the work of a group, its registration, and its call.
 //!
-//! - I1. Only the answer of a hook leaves [`Hook::call`]. A panic is caught, and the hook is set aside.
-//! - I2. A hook holds a handle on its group until its last call has ended. So its place is empty before the group's node is reused.
+//! - I1. Only the answer of a hook leaves [`Hook::call`]. A panic is caught, and the hook is set
+//!   aside.
+//! - I2. A hook holds a handle on its group until its last call has ended. So its place is empty
+//!   before the group's node is reused.
 
 use core::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,18 +24,21 @@ pub(crate) fn domain() -> &'static Domain {
     &CALLS
 }
 
-/// Code that stops the work of a group, so that its memory is freed: it interrupts a query, ends a session, or empties a cache.
+/// Code that stops the work of a group, so that its memory is freed: it interrupts a query, ends a
+/// session, or empties a cache.
 ///
-/// A charging thread that finds no room calls the hook. That thread may be inside an allocator, and may hold any lock. So the hook *tells* the work
-/// to stop, and returns. It must not wait, nor take a lock that another thread holds while it charges. It frees only memory that it can free at
+/// A charging thread that finds no room calls the hook. That thread may be inside an allocator, and
+/// may hold any lock. So the hook *tells* the work to stop, and returns. It must not wait, nor take
+/// a lock that another thread holds while it charges. It frees only memory that it can free at
 /// once. The engine holds no lock during the call, and makes one call of a hook at a time.
 ///
-/// Charges that the hook makes may exceed the limits by [`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes), and are refused
-/// beyond that. Within the hook, [`Group::reclaim`] does nothing, and no group is killed. Memory that the hook frees on this thread is kept for the
-/// charge that needs it.
+/// Charges that the hook makes may exceed the limits by
+/// [`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes), and are refused beyond
+/// that. Within the hook, [`Group::reclaim`] does nothing, and no group is killed. Memory that the
+/// hook frees on this thread is kept for the charge that needs it.
 ///
-/// A hook that panics is set aside ([`KillRegistration::is_set_aside`]). While a hook hangs, other charges skip its group after
-/// [`Config::kill_patience`](crate::Config::kill_patience).
+/// A hook that panics is set aside ([`KillRegistration::is_set_aside`]). While a hook hangs, other
+/// charges skip its group after [`Config::kill_patience`](crate::Config::kill_patience).
 ///
 /// A closure is a hook:
 ///
@@ -59,8 +64,9 @@ pub(crate) fn domain() -> &'static Domain {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait KillHook: Send + Sync + 'static {
-    /// Stops the work of the group, if it can be stopped now. The answer decides whether another group is asked. The engine trusts it no
-    /// further: it tries the charge again to see whether there is room.
+    /// Stops the work of the group, if it can be stopped now. The answer decides whether another
+    /// group is asked. The engine trusts it no further: it tries the charge again to see whether
+    /// there is room.
     fn kill(&self, request: &KillRequest<'_>) -> KillAnswer;
 }
 
@@ -76,16 +82,18 @@ where
 /// The answer of a kill hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillAnswer {
-    /// The work was told to stop, and will free its memory or has freed it. No other group is killed for the full group until the memory is
-    /// freed, or until the [patience](crate::Config::kill_patience) is over.
+    /// The work was told to stop, and will free its memory or has freed it. No other group is
+    /// killed for the full group until the memory is freed, or until the
+    /// [patience](crate::Config::kill_patience) is over.
     Dying,
     /// Nothing runs in the group. The hook gave spare memory back, and killed nothing.
     Idle {
         /// Bytes that the hook gave back, as it believes. For the report.
         freed: u64,
     },
-    /// The work cannot be stopped now, and another group is asked. If the victim is the [requester itself](KillRequest::kills_requester), its charge is
-    /// refused, and no smaller group is killed for it.
+    /// The work cannot be stopped now, and another group is asked. If the victim is the [requester
+    /// itself](KillRequest::kills_requester), its charge is refused, and no smaller group is killed
+    /// for it.
     Refused,
 }
 
@@ -93,22 +101,25 @@ pub enum KillAnswer {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct KillRequest<'a> {
-    /// The group to kill, which has this hook. The groups below it that have no hook of their own are part of it.
+    /// The group to kill, which has this hook. The groups below it that have no hook of their own
+    /// are part of it.
     pub group: &'a Group,
     /// The group that needs the memory for a charge.
     pub requester: &'a Group,
     /// The group that is full: the requester, or one above it.
     pub full: &'a Group,
-    /// The group that is killed as a whole ([`Group::set_oom_group`]), if this group is killed as a part of it.
+    /// The group that is killed as a whole ([`Group::set_oom_group`]), if this group is killed as a
+    /// part of it.
     pub unit: Option<&'a Group>,
     /// Bytes that the requester asks for.
     pub asked: u64,
     /// Bytes charged to the group, without those of groups below that have hooks of their own.
     pub usage: u64,
-    /// Bytes by which the group exceeds its effective `min`. A hook that gives memory back instead of stopping should give no more.
+    /// Bytes by which the group exceeds its effective `min`. A hook that gives memory back instead
+    /// of stopping should give no more.
     pub above_min: u64,
-    /// Whether the requester is the victim, or a part of it. Then this thread does the work to be stopped, and can stop only after the hook has
-    /// returned. Mostly its charge is refused.
+    /// Whether the requester is the victim, or a part of it. Then this thread does the work to be
+    /// stopped, and can stop only after the hook has returned. Mostly its charge is refused.
     pub kills_requester: bool,
 }
 
@@ -133,10 +144,12 @@ impl Hook {
 
 /// The registration of a group's [`KillHook`].
 ///
-/// Dropping it removes the hook without waiting. While a thread looks through kill hooks, that makes an expedited `membarrier`, which interrupts
-/// the running threads of the process. A call that has begun goes on, and drops the hook when it ends. If the group was told to stop and still holds
-/// memory, its bytes stay claimed: no other group is stopped for them within the [patience](crate::Config::kill_patience), unless
-/// [`Group::kill_done`] reports the end or the group gets another hook.
+/// Dropping it removes the hook without waiting. While a thread looks through kill hooks, that
+/// makes an expedited `membarrier`, which interrupts the running threads of the process. A call
+/// that has begun goes on, and drops the hook when it ends. If the group was told to stop and still
+/// holds memory, its bytes stay claimed: no other group is stopped for them within the
+/// [patience](crate::Config::kill_patience), unless [`Group::kill_done`] reports the end or the
+/// group gets another hook.
 #[must_use = "a hook is removed when this is dropped"]
 pub struct KillRegistration {
     group: Group,
@@ -151,7 +164,7 @@ impl KillRegistration {
         &self.group
     }
 
-    /// Whether the hook panicked, and is called no more.
+    /// Returns whether the hook panicked, and is called no more.
     #[must_use]
     pub fn is_set_aside(&self) -> bool {
         self.group.node().shared().victims().is_set_aside(self.group.node())
@@ -162,10 +175,12 @@ impl KillRegistration {
         self.group.node().shared().victims().reinstate(self.group.node());
     }
 
-    /// Removes the hook, and waits until its call has ended, if one is under way. It does not wait for other hooks.
+    /// Removes the hook, and waits until its call has ended, if one is under way. It does not wait
+    /// for other hooks.
     ///
     /// # Errors
-    /// It is called within the hook. The hook is removed all the same, and dropped when its call ends.
+    /// It is called within the hook. The hook is removed all the same, and dropped when its call
+    /// ends.
     pub fn remove(mut self) -> Result<(), KillHookError> {
         match self.withdraw().map(Withdrawn::wait) {
             None | Some(Ok(_)) => Ok(()),
@@ -194,7 +209,8 @@ impl Drop for KillRegistration {
 
 /// The kill hook.
 impl Group {
-    /// Sets the hook that stops this group, and all groups below that have no hook of their own, when memory runs out. A group has one hook.
+    /// Sets the hook that stops this group, and all groups below that have no hook of their own,
+    /// when memory runs out. A group has one hook.
     ///
     /// # Errors
     /// The group has a hook, or was removed; or the hook it had is still in a call.
@@ -237,7 +253,8 @@ pub enum KillHookError {
         /// The path it had.
         group: String,
     },
-    /// A hook cannot wait for its own call. It is removed all the same, and dropped when that call ends.
+    /// A hook cannot wait for its own call. It is removed all the same, and dropped when that call
+    /// ends.
     FromWithin {
         /// The group's path.
         group: String,

@@ -1,11 +1,14 @@
-//! Pending kill: a kill from the choice of the victim to its end. The picture of its stages is in `victims`.
+//! Pending kill: a kill from the choice of the victim to its end. The picture of its stages is in
+//! `victims`.
 //!
-//! - I1. A pending kill ends when half of the victim's bytes are freed, when its user reports the end, or after ten patiences. It never ends during
-//!   a call of its hook.
-//! - I2. A group that was removed frees the rest as well, because no new work begins in it. So its kill stays until it is empty, or until the patience is
-//!   over. Its [remaining](PendingKill::remaining) bytes count as bytes on their way.
-//! - I3. A kill whose hook is withdrawn goes on by the same rules, as if its group were removed: work of the group may hold the bytes on another
-//!   thread. It holds nothing. The group may be released and its node reused, which the kill sees by the group's id.
+//! - I1. A pending kill ends when half of the victim's bytes are freed, when its user reports the
+//!   end, or after ten patiences. It never ends during a call of its hook.
+//! - I2. A group that was removed frees the rest as well, because no new work begins in it. So its
+//!   kill stays until it is empty, or until the patience is over. Its
+//!   [remaining](PendingKill::remaining) bytes count as bytes on their way.
+//! - I3. A kill whose hook is withdrawn goes on by the same rules, as if its group were removed:
+//!   work of the group may hold the bytes on another thread. It holds nothing. The group may be
+//!   released and its node reused, which the kill sees by the group's id.
 
 use crate::base::id::GroupId;
 use crate::control::oom::report::{KillOutcome, Records};
@@ -13,7 +16,8 @@ use crate::control::oom::state;
 use crate::tree::node::{Node, StockBypass};
 use crate::tree::shared::Shared;
 
-/// After so many patiences a victim that was skipped can be chosen again, and has its stock back: it is not dying.
+/// After so many patiences a victim that was skipped can be chosen again, and has its stock back:
+/// it is not dying.
 const PATIENCES_MOST: u64 = 10;
 
 /// A kill that has not ended.
@@ -37,7 +41,8 @@ pub(crate) struct PendingKill {
     is_dead: bool,
     /// The end was reported: bytes that the group still has stay.
     is_done: bool,
-    /// Until the end, freed bytes bypass the victim's stock: there they would hide from the check, and the victim could charge them again.
+    /// Until the end, freed bytes bypass the victim's stock: there they would hide from the check,
+    /// and the victim could charge them again.
     bypass: Option<StockBypass>,
 }
 
@@ -101,7 +106,8 @@ impl PendingKill {
         (self.is_dead, self.is_done) = (true, true);
     }
 
-    /// Bytes that the victim is still to free (I2, I3): of a victim that has its hook, after half of them were freed. Nothing after the patience.
+    /// Bytes that the victim is still to free (I2, I3): of a victim that has its hook, after half
+    /// of them were freed. Nothing after the patience.
     pub(crate) fn remaining(&self) -> u64 {
         let is_told = self.is_dead || (!self.has_hook && self.stage == Stage::Told);
         if is_told && !self.is_done && !self.is_overdue() { self.usage().min(self.size) } else { 0 }

@@ -2,7 +2,8 @@
 //!
 //! - I1. A kill has one outcome: the first that is recorded stays.
 //! - B1. The last 64 calls are kept. The outcome of an older call is not recorded.
-//! - B2. A report outlives its groups. So each record has their paths, in memory that is made with the first hook. Of a longer path it has the end.
+//! - B2. A report outlives its groups. So each record has their paths, in memory that is made with
+//!   the first hook. Of a longer path it has the end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -28,7 +29,8 @@ pub enum KillOutcome {
     /// in the group, so the old one is taken to be over, although the group may have as many bytes
     /// as before.
     Died,
-    /// The group did not die within the [patience](crate::Config::kill_patience), or its hook did not return, and the group was skipped.
+    /// The group did not die within the [patience](crate::Config::kill_patience), or its hook did
+    /// not return, and the group was skipped.
     Overdue,
     /// Nothing ran in the group.
     Idle {
@@ -43,7 +45,8 @@ pub enum KillOutcome {
 
 /// One call of a kill hook; see [`Hierarchy::kills`].
 ///
-/// The paths are those that the groups had. Of a group that was released since, a path of more than 160 bytes is shown by its end, behind `…`.
+/// The paths are those that the groups had. Of a group that was released since, a path of more than
+/// 160 bytes is shown by its end, behind `…`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KillReport {
@@ -59,9 +62,11 @@ pub struct KillReport {
     pub at: Instant,
     /// Bytes that the charge asked for.
     pub asked_bytes: u64,
-    /// Bytes that the victim had then, without those of groups below it that have hooks of their own.
+    /// Bytes that the victim had then, without those of groups below it that have hooks of their
+    /// own.
     pub usage_bytes: u64,
-    /// How long it took until half of them were freed, or the end was reported. Set for an overdue kill too, once it has ended.
+    /// How long it took until half of them were freed, or the end was reported. Set for an overdue
+    /// kill too, once it has ended.
     pub took: Option<Duration>,
     /// The outcome; `None` while the kill is pending.
     pub outcome: Option<KillOutcome>,
@@ -155,7 +160,8 @@ impl Records {
 
 /// Kills.
 impl Hierarchy {
-    /// The last 64 calls of kill hooks, the oldest first: the victim, the requester, and the outcome of each.
+    /// The last 64 calls of kill hooks, the oldest first: the victim, the requester, and the
+    /// outcome of each.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, KillOutcome, KillAnswer, KillRequest};

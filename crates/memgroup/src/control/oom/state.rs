@@ -1,7 +1,9 @@
-//! The out-of-memory state of a group: its settings, its kill hook, and the usage at which a pending kill is over.
+//! The out-of-memory state of a group: its settings, its kill hook, and the usage at which a
+//! pending kill is over.
 //!
-//! - E1. A kill that begins ↔ a thread that uncharges: the watched usage is a hint. A thread that misses it leaves the note to the next thread that
-//!   updates the pending kills (`victims` B1). A thread that finds the value of a kill that is over checks again under the lock.
+//! - E1. A kill that begins ↔ a thread that uncharges: the watched usage is a hint. A thread that
+//!   misses it leaves the note to the next thread that updates the pending kills (`victims` B1). A
+//!   thread that finds the value of a kill that is over checks again under the lock.
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -25,7 +27,8 @@ pub(crate) struct OomState {
     is_unit: AtomicBool,
     /// The place of the group's hook, made with its first hook.
     place: OnceLock<Box<Place<Hook>>>,
-    /// The index of the group's candidate, plus one; 0 without a hook. Read and written under the lock of `victims`.
+    /// The index of the group's candidate, plus one; 0 without a hook. Read and written under the
+    /// lock of `victims`.
     index: AtomicU32,
     /// Usage below this value ends the pending kill; 0 without one, or once it was noted.
     watch: AtomicU64,
@@ -50,7 +53,7 @@ impl OomState {
         self.score.load(Ordering::Relaxed).cast_signed()
     }
 
-    /// Whether the group is killed as a whole.
+    /// Returns whether the group is killed as a whole.
     pub(crate) fn is_unit(&self) -> bool {
         // ORDERING: Relaxed; a setting by itself.
         self.is_unit.load(Ordering::Relaxed)
@@ -64,7 +67,8 @@ impl OomState {
         self.place.get_or_init(|| Box::new(Place::empty(domain())))
     }
 
-    /// The index of the group's candidate, if it has a hook. The caller holds the lock of `victims`.
+    /// The index of the group's candidate, if it has a hook. The caller holds the lock of
+    /// `victims`.
     pub(crate) fn index(&self) -> Option<usize> {
         // ORDERING: Relaxed; read and written under the lock of `victims`.
         self.index.load(Ordering::Relaxed).checked_sub(1).map(|index| index as usize)
@@ -81,7 +85,8 @@ impl OomState {
     }
 }
 
-/// Ends the pending kill of a group if its usage has fallen far enough. The node may have been reused by then: that costs a check.
+/// Ends the pending kill of a group if its usage has fallen far enough. The node may have been
+/// reused by then: that costs a check.
 #[inline]
 pub(crate) fn after_uncharge(node: &'static Node) {
     if node.marks.is_watched() {
@@ -97,7 +102,8 @@ fn check_watch(node: &'static Node) {
     }
 }
 
-/// Has threads that uncharge the group report usage at or below `threshold`; with `None`, no more. The caller holds the lock of `victims`.
+/// Has threads that uncharge the group report usage at or below `threshold`; with `None`, no more.
+/// The caller holds the lock of `victims`.
 pub(crate) fn watch(node: &Node, threshold: Option<u64>) {
     // ORDERING: Relaxed; a hint (E1).
     node.oom().watch.store(threshold.map_or(0, |threshold| threshold + 1), Ordering::Relaxed);
@@ -128,10 +134,12 @@ impl std::error::Error for OomScoreError {}
 
 /// Choice and end of victims.
 impl Group {
-    /// Sets how readily the group is killed when memory runs out in it or above it: -1000 (never) to 1000, 0 unless set.
+    /// Sets how readily the group is killed when memory runs out in it or above it: -1000 (never)
+    /// to 1000, 0 unless set.
     ///
-    /// The highest score is killed first, whatever its size. Among equals it is the group that exceeds its protection by most. The score holds for
-    /// the group, and for groups below that have no hook of their own. Groups below with a hook have a score of their own.
+    /// The highest score is killed first, whatever its size. Among equals it is the group that
+    /// exceeds its protection by most. The score holds for the group, and for groups below that
+    /// have no hook of their own. Groups below with a hook have a score of their own.
     ///
     /// # Errors
     /// The score is out of range, and nothing was changed.
@@ -149,30 +157,34 @@ impl Group {
         self.node().find_oom().map_or(0, OomState::score)
     }
 
-    /// Sets whether the group and all groups below are killed as a whole, if one of them is killed: `memory.oom.group`.
+    /// Sets whether the group and all groups below are killed as a whole, if one of them is killed:
+    /// `memory.oom.group`.
     ///
-    /// Of several such groups, one above the other, the topmost counts that is not above the full group. Groups with a score of -1000 survive.
+    /// Of several such groups, one above the other, the topmost counts that is not above the full
+    /// group. Groups with a score of -1000 survive.
     pub fn set_oom_group(&self, as_a_whole: bool) {
         // ORDERING: Relaxed; a setting by itself.
         self.node().oom().is_unit.store(as_a_whole, Ordering::Relaxed);
     }
 
-    /// Whether the group is killed [as a whole](Group::set_oom_group).
+    /// Returns whether the group is killed [as a whole](Group::set_oom_group).
     pub fn oom_group(&self) -> bool {
         self.node().find_oom().is_some_and(OomState::is_unit)
     }
 
-    /// Kills of this group that took longer than [`Config::kill_patience`](crate::Config::kill_patience), after which the group was skipped.
+    /// Kills of this group that took longer than
+    /// [`Config::kill_patience`](crate::Config::kill_patience), after which the group was skipped.
     pub fn oom_kills_overdue(&self) -> u64 {
         // ORDERING: Relaxed; a number for reports.
         self.node().find_oom().map_or(0, |state| state.overdue.load(Ordering::Relaxed))
     }
 
-    /// Reports that the killed work of this group has ended, and has freed its memory. From now on the next group may be chosen.
+    /// Reports that the killed work of this group has ended, and has freed its memory. From now on
+    /// the next group may be chosen.
     ///
-    /// It is for users that know of the end before usage shows it. Usage shows the end when half of the group's bytes are gone, or all of a group
-    /// that was removed. Bytes that the group keeps are on their way no longer.
-    /// Returns whether a kill of the group was pending.
+    /// It is for users that know of the end before usage shows it. Usage shows the end when half of
+    /// the group's bytes are gone, or all of a group that was removed. Bytes that the group keeps
+    /// are on their way no longer. Returns whether a kill of the group was pending.
     pub fn kill_done(&self) -> bool {
         self.node().shared().victims().finish(self.node())
     }
@@ -193,7 +205,8 @@ impl Part for OomState {
 static STATE: Key<PlacePart, OomState> = Key::new(PlacePart::Oom, OomState::new);
 
 impl Node {
-    /// The out-of-memory state of the group, which is made if it has none yet. A charge asks for it only where there is a hook.
+    /// The out-of-memory state of the group, which is made if it has none yet. A charge asks for it
+    /// only where there is a hook.
     pub(crate) fn oom(&self) -> &'static OomState {
         self.kept_part(&STATE)
     }
@@ -203,7 +216,8 @@ impl Node {
         self.find_kept(&STATE)
     }
 
-    /// The index of the group's candidate, if it has a hook. The caller holds the lock of `victims`.
+    /// The index of the group's candidate, if it has a hook. The caller holds the lock of
+    /// `victims`.
     pub(crate) fn candidate_index(&self) -> Option<usize> {
         self.find_oom()?.index()
     }

@@ -11,39 +11,51 @@
 //!   the hook is withdrawn ──▶ the kill goes on: until the group is empty, or for a patience
 //! ```
 //!
-//! The choice takes one pass over the hooks of the hierarchy. For each it climbs to the next group above that has a hook. So it walks no tree, takes
-//! no tree lock, and allocates nothing. Only a kill takes it, for the names in its report. The size of a candidate is the usage that its hook covers: its own, less that of groups below with hooks.
+//! The choice takes one pass over the hooks of the hierarchy. For each it climbs to the next group
+//! above that has a hook. So it walks no tree, takes no tree lock, and allocates nothing. Only a
+//! kill takes it, for the names in its report. The size of a candidate is the usage that its hook
+//! covers: its own, less that of groups below with hooks.
 //!
 //! ```text
 //!   groups with hooks that count in the full one ─▶ sizes ─▶ together enough? ─▶ highest score ─▶ most above its protection ─▶ lowest id
 //!                                                               └─ no: none            └─▶ the topmost group killed as a whole, up to the full one
 //! ```
 //!
-//! One lock guards it all, and is the last in the order of locks. A thread that holds it reads counters and changes the lists; it calls no user
-//! code and waits for nothing. A registration takes it, a charge that is about to be refused, and once in a kill a thread that uncharges.
+//! One lock guards it all, and is the last in the order of locks. A thread that holds it reads
+//! counters and changes the lists; it calls no user code and waits for nothing. A registration
+//! takes it, a charge that is about to be refused, and once in a kill a thread that uncharges.
 //!
-//! - I1. A group with a hook is held by it, and so are all groups above. So the nodes listed here are those groups' nodes.
-//! - I2. A pending kill blocks every full group in which its victim counts. No other group is chosen there until the kill is overdue, or has freed
-//!   half, apart from I9. A withdrawn hook does not end it: a request's hook goes with its future,
-//!   while a thread of its own may have its memory still.
+//! - I1. A group with a hook is held by it, and so are all groups above. So the nodes listed here
+//!   are those groups' nodes.
+//! - I2. A pending kill blocks every full group in which its victim counts. No other group is
+//!   chosen there until the kill is overdue, or has freed half, apart from I9. A withdrawn hook
+//!   does not end it: a request's hook goes with its future, while a thread of its own may have its
+//!   memory still.
 //! - I3. Each call of a hook ends in one outcome.
-//! - I4. A choice allocates nothing: the list of pending kills has room for one of every hook, and for as many whose hooks are gone.
-//! - I5. A group is chosen only if all candidates together have the missing bytes; and not while as many are on their way from groups that were told to
-//!   stop and were removed, or whose hooks are gone (`pending` I2, I3). A candidate that is spared for its share counts for nothing.
-//! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a small group does not die for a giant beside it.
-//! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as a whole.
-//! - I8. Where groups have fair shares, one above its even share is chosen, whatever the scores. Among several, one with work that was told to stop and
-//!   has not comes last: its groups would be waited for one after the other. Then the scores count, then the excess of the child right below the full group.
-//!   One within its even share is not chosen for another. It is for a charge of its own if that does not wait, no sibling can be chosen, and none is still
-//!   to stop.
+//! - I4. A choice allocates nothing: the list of pending kills has room for one of every hook, and
+//!   for as many whose hooks are gone.
+//! - I5. A group is chosen only if all candidates together have the missing bytes; and not while as
+//!   many are on their way from groups that were told to stop and were removed, or whose hooks are
+//!   gone (`pending` I2, I3). A candidate that is spared for its share counts for nothing.
+//! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a
+//!   small group does not die for a giant beside it.
+//! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as
+//!   a whole.
+//! - I8. Where groups have fair shares, one above its even share is chosen, whatever the scores.
+//!   Among several, one with work that was told to stop and has not comes last: its groups would be
+//!   waited for one after the other. Then the scores count, then the excess of the child right
+//!   below the full group. One within its even share is not chosen for another. It is for a charge
+//!   of its own if that does not wait, no sibling can be chosen, and none is still to stop.
 //! - I9. While victims are awaited, the one that is best is told only if more victims are late than
 //!   awaited, both in the child of the full group in which it counts and, where any are awaited, in
 //!   each group between. So work right below one group that ignores its stop gets 1, 1, 2, 4, 8 and
 //!   so on stops: it delays others by the logarithm of its number in patiences. Work of a tenant
 //!   that stops in time loses one at a time, also where its siblings' work is late.
-//! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a slot's stock may serve it at that moment. Then the
-//!   next update of the pending kills notes it, at a refusal or a report.
-//! - B2. Usages are read one after the other while they change. A charge under way may be missed, or seen below a hook and not at it.
+//! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a
+//!   slot's stock may serve it at that moment. Then the next update of the pending kills notes it,
+//!   at a refusal or a report.
+//! - B2. Usages are read one after the other while they change. A charge under way may be missed,
+//!   or seen below a hook and not at it.
 
 use std::cmp::Reverse;
 use std::time::Instant;
@@ -135,7 +147,7 @@ pub(crate) struct Call {
     record: u64,
 }
 
-/// Whether both count in the same group right below the full one.
+/// Returns whether both count in the same group right below the full one.
 fn is_beside_requester(node: &'static Node, control: &OomControl) -> bool {
     let [own, other] = [node, control.requester].map(|node| chain::right_below(control.full, node));
     own.zip(other).is_some_and(|(own, other)| std::ptr::eq(own, other))
@@ -153,7 +165,7 @@ impl Candidate {
         self.usage.saturating_sub(self.below)
     }
 
-    /// Whether its hook can be asked for this charge.
+    /// Returns whether its hook can be asked for this charge.
     fn can_be_asked(&self, control: &OomControl) -> bool {
         let is_free = !self.is_aside && !self.is_killed && self.charge != control.charge;
         is_free && self.node.oom().score() > NEVER
@@ -167,7 +179,7 @@ impl Victims {
         Victims { hooks: AtomicU32::new(0), list: Mutex::new(list) }
     }
 
-    /// Whether the hierarchy has a hook.
+    /// Returns whether the hierarchy has a hook.
     pub(crate) fn is_any(&self) -> bool {
         // ORDERING: Relaxed; a hook that is set at this moment may be missed.
         self.hooks.load(Ordering::Relaxed) > 0
@@ -246,14 +258,15 @@ impl Victims {
         self.list.lock().draw()
     }
 
-    /// Whether a group could be chosen now.
+    /// Returns whether a group could be chosen now.
     pub(crate) fn is_any_for(&self, control: &OomControl) -> bool {
         let mut list = self.list.lock();
         list.update_all(Clock::of(control.full.shared()));
         list.find(control, 0).is_some()
     }
 
-    /// A group that counts in `top` and was told to stop, and has not freed half of its bytes; its usage.
+    /// A group that counts in `top` and was told to stop, and has not freed half of its bytes; its
+    /// usage.
     pub(crate) fn dying_in(&self, top: &'static Node) -> Option<(GroupId, u64)> {
         let list = self.list.lock();
         let awaited = list.awaited().find(|node| levels(node, top).is_some());
@@ -261,7 +274,8 @@ impl Victims {
         dying.map(|dying| (dying.group_id(), dying.counter.usage()))
     }
 
-    /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group that is killed as a whole.
+    /// Chooses the victim, if that can free `lacks` bytes: one group, or all candidates of a group
+    /// that is killed as a whole.
     pub(crate) fn choose(&self, control: &OomControl, lacks: u64) -> Option<Chosen> {
         self.choose_at(control, lacks, Clock::of(control.full.shared()))
     }
@@ -412,14 +426,16 @@ impl List {
         })
     }
 
-    /// Bytes that groups that count in `top` are still to free because they were told to stop, and one of those groups.
+    /// Bytes that groups that count in `top` are still to free because they were told to stop, and
+    /// one of those groups.
     fn on_their_way_in(&self, top: &'static Node) -> (u64, Option<&'static Node>) {
         let kills = self.kills.iter().filter_map(|kill| Some((kill.node()?, kill.remaining())));
         let counted = kills.filter(|&(node, bytes)| bytes > 0 && levels(node, top).is_some());
         counted.fold((0, None), |(sum, _), (node, bytes)| (sum.saturating_add(bytes), Some(node)))
     }
 
-    /// The victim, and the group that is killed as a whole with it; `None` if all candidates together have less than `lacks` bytes.
+    /// The victim, and the group that is killed as a whole with it; `None` if all candidates
+    /// together have less than `lacks` bytes.
     fn find(&mut self, control: &OomControl, lacks: u64) -> Option<(&'static Node, Option<&'static Node>)> {
         let waiting = self.waiting_in(control.full);
         if waiting == Waiting::ForAll {
@@ -439,7 +455,8 @@ impl List {
             }
             let even = share::even_of(node, newcomer);
             let excess = size.saturating_sub(protection.min.max(protection.low).max(even));
-            // One that is within its share is not stopped for another. Nor is it for a charge of its own while a sibling above its share has time to give.
+            // One that is within its share is not stopped for another. Nor is it for a charge of
+            // its own while a sibling above its share has time to give.
             let above = share::excess(node, control.full, newcomer);
             let is_spared = above == Some(0) && !(is_last_resort && is_beside_requester(node, control));
             if is_spared || (is_own && !std::ptr::eq(node, control.full)) {
@@ -481,7 +498,8 @@ impl List {
         self.late = late;
     }
 
-    /// Reads the usage of all candidates that count in `top`, and how much of it groups below with hooks have.
+    /// Reads the usage of all candidates that count in `top`, and how much of it groups below with
+    /// hooks have.
     fn measure(&mut self, top: &'static Node) {
         for candidate in &mut self.candidates {
             (candidate.usage, candidate.below) = (0, 0);
@@ -528,7 +546,8 @@ impl List {
         });
     }
 
-    /// The hook of a group is gone. Its kill goes on if its hook was called, and there is room for it beside those that may come (I4).
+    /// The hook of a group is gone. Its kill goes on if its hook was called, and there is room for
+    /// it beside those that may come (I4).
     fn lose_hook(&mut self, node: &'static Node) {
         let is_room = self.kills.len() + self.candidates.len() <= self.kills.capacity();
         let records = &mut self.records;

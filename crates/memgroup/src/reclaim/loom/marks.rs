@@ -12,7 +12,8 @@ use crate::reclaim::group;
 use crate::reclaim::slot::SlotState;
 use crate::tree::node::Node;
 
-/// A group below the root, with three slots of caches: one is marked in the top word of its bitmap, two in a chunk.
+/// A group below the root, with three slots of caches: one is marked in the top word of its bitmap,
+/// two in a chunk.
 struct Fixture {
     leaf: &'static Node,
     caches: [AtomicU64; SLOTS as usize],
@@ -112,7 +113,8 @@ fn a_fill_against_two_walks(slot: u32) {
     fixture.assert_found();
 }
 
-/// A thread that has marked finds its mark at once, if no thread unmarks, although another thread is still on the way up.
+/// A thread that has marked finds its mark at once, if no thread unmarks, although another thread
+/// is still on the way up.
 fn two_fills_of_one_cache(slot: u32) {
     let fixture = Fixture::new();
     let other = {
@@ -125,7 +127,8 @@ fn two_fills_of_one_cache(slot: u32) {
     fixture.assert_found();
 }
 
-/// A walk takes the mark of a group that was released meanwhile. Its number is another group's by then, in which something is marked.
+/// A walk takes the mark of a group that was released meanwhile. Its number is another group's by
+/// then, in which something is marked.
 fn a_number_that_is_used_again() {
     let shared = obtain(config(1, 3));
     let [old, new] = ["old", "new"].map(|name| shared.create(shared.root(), name).unwrap());

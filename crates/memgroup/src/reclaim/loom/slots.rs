@@ -225,7 +225,8 @@ fn a_mark_against_a_walk_that_forgets() {
     assert_marked(&pair);
 }
 
-/// A walk moves a mark to another class while the owner marks the slot in the old one. So a second walk takes the new mark.
+/// A walk moves a mark to another class while the owner marks the slot in the old one. So a second
+/// walk takes the new mark.
 fn a_mark_against_a_walk_that_moves_it_and_one_that_forgets() {
     let pair = Arc::new(Pair::new());
     marks(&pair);
@@ -243,7 +244,8 @@ fn moves(pair: &Pair) {
     pair.call(|call, control| call.place_in_class(HELD, control.class));
 }
 
-/// A charging thread looks whether any cache is marked while a walk moves the only mark to another class.
+/// A charging thread looks whether any cache is marked while a walk moves the only mark to another
+/// class.
 fn a_look_against_a_mark_that_moves() {
     let pair = Arc::new(Pair::new());
     marks(&pair);

@@ -1,5 +1,6 @@
-//! Models of the queue for a shrinker slot: every interleaving of a few calls, with up to three preemptions. Each fault of `mutation` must
-//! make its model fail. Loom reports a waiter that no thread wakes as a deadlock.
+//! Models of the queue for a shrinker slot: every interleaving of a few calls, with up to three
+//! preemptions. Each fault of `mutation` must make its model fail. Loom reports a waiter that no
+//! thread wakes as a deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,8 @@ impl Fixture {
 
 /// A scan: only the owner of the slot makes one.
 fn scan(scans: &AtomicU64) {
-    // ORDERING: Relaxed, both; the slot makes this one thread's at a time, and shows it the scans before.
+    // ORDERING: Relaxed, both; the slot makes this one thread's at a time, and shows it the scans
+    // before.
     let before = scans.load(Ordering::Relaxed);
     scans.store(before + 1, Ordering::Relaxed);
 }

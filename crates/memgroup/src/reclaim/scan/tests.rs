@@ -1,4 +1,5 @@
-//! Tests of one call: how many bytes a shrinker is asked for and how many are deferred, its mark and its slot.
+//! Tests of one call: how many bytes a shrinker is asked for and how many are deferred, its mark
+//! and its slot.
 //!
 //! A test makes a call or a visit by hand, at any priority.
 
@@ -320,7 +321,8 @@ fn ends_a_noted_call_for_the_shrinker_that_has_the_slot() {
         drop(attached);
         *other_slot.borrow_mut() = Some(other.attach(&fixture.group, 7).unwrap());
         assert!(state.shrinker().is_some_and(|owner| !std::ptr::eq(owner, fixture.place())));
-        // The walk seizes it before it checks again, and another walk notes that the call takes too long.
+        // The walk seizes it before it checks again, and another walk notes that the call takes too
+        // long.
         assert!(state.seize(1, false));
         let mut lease = domain().lease();
         let owner = lease.pin(place(&other, &fixture.hierarchy)).unwrap();
