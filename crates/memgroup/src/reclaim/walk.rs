@@ -106,11 +106,14 @@ impl<'c> Walk<'c> {
         protected: Protection,
         depth: u32,
     ) -> Visited {
-        let takeable = self.control.sparing.of(node, protected, 0);
-        if takeable.bytes == 0 && (takeable.spares_low || !protected.is_none()) {
-            // All groups below are protected too.
-            self.control.stats.spared_low |= takeable.spares_low;
-            return Visited::Done;
+        // Mostly nothing is protected, and the group above gives no shares.
+        if !protected.is_none() || node.up().is_some_and(|above| above.marks.is_shared()) {
+            let takeable = self.control.sparing.of(node, protected, 0);
+            if takeable.bytes == 0 && (takeable.spares_low || !protected.is_none()) {
+                // All groups below are protected too.
+                self.control.stats.spared_low |= takeable.spares_low;
+                return Visited::Done;
+            }
         }
         // Most groups have none below.
         let has_children = shrinkers.children.is_any(self.control.class);
