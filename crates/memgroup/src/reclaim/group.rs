@@ -238,7 +238,13 @@ pub(crate) fn child_at(
     (is_child && child.generation() == generation).then_some((child, generation, shrinkers))
 }
 
-impl Part for GroupShrinkers {}
+impl Part for GroupShrinkers {
+    /// For a new group in the node, whose rounds are its own.
+    fn reset(&self) {
+        // ORDERING: Relaxed; a number by itself.
+        self.rounds.store(0, Ordering::Relaxed);
+    }
+}
 
 static GROUP_SHRINKERS: Key<PlacePart, GroupShrinkers> = Key::new(PlacePart::Shrinkers, GroupShrinkers::new);
 

@@ -236,7 +236,7 @@ impl Removal {
 }
 
 impl ShrinkerSlot {
-    /// Has the next walk count the shrinker: it may hold memory now, or several times as much as
+    /// Has the next walk that does not explore count the shrinker: it may hold memory now, or several times as much as
     /// before. To be called when the first object came into an empty cache, and when a cache has
     /// grown a lot. Until then the last count decides when the shrinker is asked.
     ///
