@@ -236,9 +236,10 @@ impl Removal {
 }
 
 impl ShrinkerSlot {
-    /// Has the next walk that does not explore count the shrinker: it may hold memory now, or several times as much as
-    /// before. To be called when the first object came into an empty cache, and when a cache has
-    /// grown a lot. Until then the last count decides when the shrinker is asked.
+    /// Has the next walk that does not explore count the shrinker: it may hold memory now, or
+    /// several times as much as before. To be called when the first object came into an empty
+    /// cache, and when a cache has grown a lot. Until then the last count decides when the shrinker
+    /// is asked.
     ///
     /// A walk doesn't see a cache that it found empty until this call, whatever came into the cache
     /// in between, and charges beside it may be refused. So **mark the cache under its lock**, in
