@@ -92,8 +92,9 @@ impl Actor<'_> {
         }
         let top = &snapshot.groups[0];
         assert_eq!(snapshot.groups.len(), 1 + top.descendants + top.dying_descendants);
-        let files: usize = top.files().filter_map(|name| top.file(&name)).map(|text| text.len()).sum();
-        assert!(files > 0);
+        let files = self.house.hierarchy.files().into_iter();
+        let texts = files.filter_map(|file| member.group.read_file(&file.name)).map(|text| text.len());
+        assert!(texts.sum::<usize>() > 0);
     }
 
     fn look(&self) {

@@ -3,22 +3,22 @@
 //! A new setting is a field of [`Limits`], a line in `Limits::of`, and a line in `TABLE`. Any other new file is a line in `TABLE`.
 
 mod error;
-mod figures;
 
 use core::fmt;
 use core::fmt::Write as _;
 use core::str::FromStr;
 
 pub use error::{FileError, FileProblem};
-use figures::Figures;
 
 use crate::api::bounds;
-use crate::api::snapshot::GroupSnapshot;
+use crate::api::statistics;
 use crate::base::limit::{BYTES_MAX, parse_bytes, start};
 use crate::counter::events::Events;
 use crate::state::stats::Reach;
+use crate::stats::flush;
 use crate::tree::entries::Bounds;
 use crate::tree::handle::{Group, Hierarchy};
+use crate::tree::listing::Listing;
 
 /// Rounds of reclaim in a row that free nothing, while other threads reclaim too, after which a write to `memory.reclaim` ends.
 const FRUITLESS_MOST: u32 = 16;
@@ -82,8 +82,8 @@ impl Limits {
         Limits {
             max_bytes: group.max(),
             high_bytes: group.high(),
-            low_bytes: Some(group.low()).filter(|&low| low < BYTES_MAX),
-            min_bytes: Some(group.min()).filter(|&min| min < BYTES_MAX),
+            low_bytes: protection(group.low()),
+            min_bytes: protection(group.min()),
             oom_group: group.oom_group(),
             oom_score: group.oom_score(),
             weight: group.weight(),
@@ -97,7 +97,7 @@ impl Limits {
 }
 
 /// Makes the text of a file.
-type Read = fn(&dyn Figures) -> String;
+type Read = fn(&Group) -> String;
 
 /// Applies a text that is written to a file of a group.
 type Write = fn(&Group, &str) -> Result<(), FileProblem>;
@@ -121,52 +121,52 @@ const fn read_only(name: &'static str, read: Read) -> File {
 }
 
 const TABLE: &[File] = &[
-    setting("memory.max", |g| limit(g.limits().max_bytes), |g, text| set(g.set_max(bytes(text)?))),
-    setting("memory.high", |g| limit(g.limits().high_bytes), |g, text| set(g.set_high(bytes(text)?))),
+    setting("memory.max", |g| limit(g.max()), |g, text| set(g.set_max(bytes(text)?))),
+    setting("memory.high", |g| limit(g.high()), |g, text| set(g.set_high(bytes(text)?))),
     setting(
         "memory.low",
-        |g| limit(g.limits().low_bytes),
+        |g| limit(protection(g.low())),
         |g, text| set(g.set_low(bytes(text)?.unwrap_or(BYTES_MAX))),
     ),
     setting(
         "memory.min",
-        |g| limit(g.limits().min_bytes),
+        |g| limit(protection(g.min())),
         |g, text| set(g.set_min(bytes(text)?.unwrap_or(BYTES_MAX))),
     ),
     setting(
         "memory.oom.group",
-        |g| flag(g.limits().oom_group),
+        |g| flag(g.oom_group()),
         |g, text| yes_or_no(text).map(|as_a_whole| g.set_oom_group(as_a_whole)),
     ),
     setting(
         "memory.share",
-        |g| line(g.limits().share),
+        |g| line(g.share().unwrap_or(0)),
         |g, text| set(g.set_share(Some(number(text, "from 0 to 1024")?).filter(|&factor| factor > 0))),
     ),
     setting(
         "memgroup.reserve_min",
-        |g| flag(g.limits().reserve_min),
+        |g| flag(g.reserves_min()),
         |g, text| set(g.set_reserve_min(yes_or_no(text)?)),
     ),
     setting(
         "memgroup.oom_score",
-        |g| line(g.limits().oom_score),
+        |g| line(g.oom_score()),
         |g, text| set(g.set_oom_score(number(text, "from -1000 to 1000")?)),
     ),
     setting(
         "memgroup.weight",
-        |g| line(g.limits().weight),
+        |g| line(g.weight()),
         |g, text| set(g.set_weight(number(text, "from 1 to 10000")?)),
     ),
     setting(
         "memgroup.enforced",
-        |g| flag(g.limits().enforced),
+        |g| flag(g.is_enforced()),
         |g, text| yes_or_no(text).map(|enforced| g.set_enforced(enforced)),
     ),
-    read_only("memory.current", |g| line(g.usage_bytes())),
-    read_only("memory.peak", |g| line(g.peak_bytes())),
-    read_only("memory.events", |g| events(&g.events(Reach::Subtree))),
-    read_only("memory.events.local", |g| events(&g.events(Reach::Local))),
+    read_only("memory.current", |g| line(g.usage())),
+    read_only("memory.peak", |g| line(g.peak())),
+    read_only("memory.events", |g| events(&g.events())),
+    read_only("memory.events.local", |g| events(&g.events_local())),
     read_only("memory.pressure", |g| g.pressure().to_string()),
     File { name: "memory.reclaim", read: None, write: Some(reclaim) },
     read_only("cgroup.controllers", controllers),
@@ -185,25 +185,27 @@ const TABLE: &[File] = &[
     ),
     setting(
         "cgroup.max.descendants",
-        |g| bound(g.limits().max_descendants),
+        |g| bound(bounds::given(g.bounds().descendants)),
         |g, text| number_or_max(text).map(|max| g.set_max_descendants(max)),
     ),
     setting(
         "cgroup.max.depth",
-        |g| bound(g.limits().max_depth),
+        |g| bound(bounds::given(g.bounds().depth)),
         |g, text| number_or_max(text).map(|max| g.set_max_depth(max)),
     ),
     setting("cgroup.procs", |_| String::new(), no_members),
     setting("cgroup.threads", |_| String::new(), no_members),
     // The key `frozen` belongs to the file, although no group is ever frozen.
-    read_only("cgroup.events", |g| format!("populated {}\nfrozen 0\n", u8::from(g.is_populated()))),
+    read_only("cgroup.events", |g| format!("populated {}\nfrozen 0\n", u8::from(g.usage_exact() > 0))),
     read_only("cgroup.stat", |g| {
-        let [online, dying] = g.descendants();
+        let listing = Listing::of(g);
+        let dying = listing.groups.iter().skip(1).filter(|listed| listed.removed.is_some()).count();
+        let online = listing.groups.len() - 1 - dying;
         format!("nr_descendants {online}\nnr_dying_descendants {dying}\n")
     }),
-    read_only("memory.stat", |g| g.stat("memory").unwrap_or_default()),
-    read_only("cpu.stat", |g| g.stat("cpu").unwrap_or_default()),
-    read_only("io.stat", |g| g.stat("io").unwrap_or_default()),
+    read_only("memory.stat", |g| stat(g, "memory").unwrap_or_default()),
+    read_only("cpu.stat", |g| stat(g, "cpu").unwrap_or_default()),
+    read_only("io.stat", |g| stat(g, "io").unwrap_or_default()),
 ];
 
 /// Names of the files that every group has, `memory.max` first. A registered subsystem adds `<name>.stat`.
@@ -246,16 +248,29 @@ fn events(events: &Events) -> String {
     text
 }
 
-fn controllers(group: &dyn Figures) -> String {
-    group.controllers().join(" ") + "\n"
+/// Bytes of a protection; `None` for all bytes of the group.
+fn protection(bytes: u64) -> Option<u64> {
+    Some(bytes).filter(|&bytes| bytes < BYTES_MAX)
 }
 
-/// The text of a file, of any source of figures.
-fn text(figures: &dyn Figures, name: &str) -> Option<String> {
-    match find(name) {
-        Some(file) => file.read.map(|read| read(figures)),
-        None => figures.stat(name.strip_suffix(".stat")?),
-    }
+/// The names of the subsystems.
+fn subsystems(group: &Group) -> Vec<&'static str> {
+    group.node().shared().statistics.registered().map(|(subsystem, _)| subsystem.name).collect()
+}
+
+fn controllers(group: &Group) -> String {
+    subsystems(group).join(" ") + "\n"
+}
+
+/// The text of the statistics of one subsystem.
+fn stat(group: &Group, name: &str) -> Option<String> {
+    let mut registered = group.node().shared().statistics.registered();
+    let (subsystem, store) = registered.find(|(subsystem, _)| subsystem.name == name)?;
+    let mut values = vec![0; subsystem.stats.len()];
+    flush::refresh(store, group.node());
+    group.node().entry(store).flushed().copy(Reach::Subtree, &mut values);
+    subsystem.to_units(&mut values);
+    Some(statistics::text(subsystem, &values))
 }
 
 /// A file that all groups of a hierarchy have; from [`Hierarchy::files`].
@@ -295,32 +310,6 @@ impl Hierarchy {
     }
 }
 
-impl GroupSnapshot {
-    /// Text of the file with this name, in the format of cgroup v2; `None` if there is no such file, or it can only be written.
-    ///
-    /// [`FILES`] are the names that every group has. A registered subsystem adds `<name>.stat`.
-    ///
-    /// ```
-    /// # use memgroup::{Config, Hierarchy};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// let group = hierarchy.create("/tenant").unwrap();
-    /// group.set_max(512 << 20).unwrap();
-    /// let snapshot = group.snapshot();
-    /// assert_eq!(snapshot.groups[0].file("memory.max").unwrap(), "536870912\n");
-    /// assert_eq!(snapshot.groups[0].file("memory.swap.max"), None);
-    /// ```
-    #[must_use]
-    pub fn file(&self, name: &str) -> Option<String> {
-        text(self, name)
-    }
-
-    /// Names of all files of the group, those that can only be written included.
-    pub fn files(&self) -> impl Iterator<Item = String> + '_ {
-        let own = self.subsystems().map(|subsystem| format!("{}.stat", subsystem.name));
-        FILES.iter().map(|&name| name.to_owned()).chain(own.filter(|name| find(name).is_none()))
-    }
-}
-
 fn bytes(text: &str) -> Result<Option<u64>, FileProblem> {
     set(parse_bytes(text))
 }
@@ -355,7 +344,7 @@ fn set<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, FileProblem> {
 
 /// `cgroup.subtree_control`: takes the names of subsystems, which are on already, as `+memory`.
 fn turn_on(group: &Group, text: &str) -> Result<(), FileProblem> {
-    let known = group.controllers();
+    let known = subsystems(group);
     for word in text.split_whitespace() {
         let is_known = |name| known.contains(&name);
         if word.strip_prefix('-').is_some_and(is_known) {
@@ -421,10 +410,12 @@ fn reclaim_bytes(group: &Group, asked_bytes: u64) -> Result<(), FileProblem> {
 
 /// Files of cgroup v2.
 impl Group {
-    /// Text of the file with this name as it is now; `None` if there is no such file, or it can only be written.
+    /// Returns the text of the file with this name as it is now, in the format of cgroup v2; `None` if there is no such file, or
+    /// it can only be written.
     ///
-    /// It is the text of [`GroupSnapshot::file`], and computes the figures of this file alone. Settings, usage and events are a few loads. A `.stat` file
-    /// flushes the statistics of its subsystem. `cgroup.stat` and `cgroup.events` visit the groups below. A removed group can be read.
+    /// [`FILES`] are the names that every group has. A registered subsystem adds `<name>.stat`. Settings, usage and events are a
+    /// few loads. A `.stat` file flushes the statistics of its subsystem. `cgroup.stat` and `cgroup.events` visit the groups
+    /// below. A removed group can be read.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -436,7 +427,10 @@ impl Group {
     /// ```
     #[must_use]
     pub fn read_file(&self, name: &str) -> Option<String> {
-        text(self, name)
+        match find(name) {
+            Some(file) => file.read.map(|read| read(self)),
+            None => stat(self, name.strip_suffix(".stat")?),
+        }
     }
 
     /// Applies `text` as writing it to the cgroup v2 file of this name does.

@@ -12,7 +12,6 @@ pub use files::{FILES, FileError, FileProblem, GroupFile, Limits};
 pub use reader::SnapshotReader;
 
 use crate::api::group::Overdraft;
-use crate::api::statistics;
 use crate::base::id::GroupId;
 #[cfg(feature = "serde")]
 use crate::base::json::{id, unix_us, us};
@@ -159,23 +158,6 @@ pub struct SubsystemSnapshot<'s> {
     pub local: &'s [i64],
     /// Values with all groups below, removed ones included: those that the files show.
     pub hierarchical: &'s [i64],
-}
-
-impl SubsystemSnapshot<'_> {
-    /// The hierarchical values in the form of cgroup v2's files.
-    ///
-    /// ```
-    /// # use memgroup::{Config, Hierarchy, stats};
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// hierarchy.io().add(&hierarchy.root(), stats::io::RIOS, 2);
-    /// let snapshot = hierarchy.snapshot();
-    /// let io = snapshot.groups[0].subsystem("io").unwrap();
-    /// assert_eq!(io.text(), "all rbytes=0 wbytes=0 rios=2 wios=0 syncs=0\n");
-    /// ```
-    #[must_use]
-    pub fn text(&self) -> String {
-        statistics::text(Subsystem { name: self.name, stats: self.stats }, self.hierarchical)
-    }
 }
 
 /// The values of one subsystem in all groups of a snapshot. For each group its own values, then those of its subtree.

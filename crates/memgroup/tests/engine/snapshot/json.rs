@@ -1,6 +1,6 @@
 //! The JSON form: names and kinds that readers rely on, and what is read back.
 
-use memgroup::{FILES, Hierarchy, Reach, Snapshot, Stat, StatKey, Subsystem, stats};
+use memgroup::{Hierarchy, Reach, Snapshot, Stat, StatKey, Subsystem, stats};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -43,15 +43,17 @@ fn changed(changes: &[Change]) -> (Hierarchy, Vec<Box<dyn std::any::Any>>) {
     (h, held)
 }
 
-/// The path, files and statistics of a group.
-type Figures = (String, Vec<Option<String>>, Vec<Option<i64>>);
+/// The path, figures and statistics of a group.
+type Figures = (String, String, Vec<Option<i64>>);
 
 /// The figures that a reader of the snapshot asks for.
 fn figures(snapshot: &Snapshot) -> Vec<Figures> {
     let of = |group: &memgroup::GroupSnapshot| {
-        let files = FILES.iter().copied().chain(["own.stat"]).map(|file| group.file(file)).collect();
+        let bytes = (group.usage_bytes, group.usage_exact_bytes, group.peak_bytes);
+        let counts = (group.descendants, group.dying_descendants, group.events, group.events_local);
+        let figures = format!("{:?} {bytes:?} {counts:?} {:?}", group.limits, group.pressure);
         let keys = KEYS.iter().flat_map(|&key| [Reach::Local, Reach::Subtree].map(|reach| (key, reach)));
-        (group.path.clone(), files, keys.map(|(key, reach)| group.statistic(key, reach)).collect())
+        (group.path.clone(), figures, keys.map(|(key, reach)| group.statistic(key, reach)).collect())
     };
     snapshot.groups.iter().map(of).collect()
 }

@@ -20,7 +20,7 @@ fn writes_a_limit_as_it_is_read() {
     ] {
         group.write_file("memory.max", text).unwrap();
         assert_eq!(group.max(), max, "{text:?}");
-        let shown = group.snapshot().groups[0].file("memory.max").unwrap();
+        let shown = group.read_file("memory.max").unwrap();
         group.write_file("memory.max", &shown).unwrap();
         assert_eq!(group.max(), max, "a shown text can be written: {shown:?}");
     }
@@ -44,7 +44,7 @@ fn writes_every_setting_as_it_is_shown() {
         ("cgroup.max.descendants", "max\n", "100", "100\n"),
         ("cgroup.max.depth", "max\n", "0", "0\n"),
     ] {
-        let file_now = || group.snapshot().groups[0].file(file).unwrap();
+        let file_now = || group.read_file(file).unwrap();
         assert_eq!(file_now(), at_first, "{file}");
         for text in [text, shown] {
             group.write_file(file, text).unwrap();
