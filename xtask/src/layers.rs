@@ -314,7 +314,8 @@ fn exported_macros(tokens: &[Token]) -> impl Iterator<Item = String> {
 fn imported(module: &[String], tokens: &[Token]) -> Vec<(usize, Vec<String>)> {
     let mut names = Vec::new();
     let mut depth = 0;
-    let mut inline: Vec<(&str, i32)> = Vec::new(); // the modules around a token, and the depth of each
+    // The modules around a token, and the depth of each.
+    let mut inline: Vec<(&str, i32)> = Vec::new();
     for at in 0..tokens.len() {
         let is = |offset: usize, text: &str| tokens.get(at + offset).is_some_and(|token| token.text == text);
         if is(0, "mod") && is(2, "{") {

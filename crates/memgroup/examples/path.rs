@@ -84,8 +84,8 @@ mod linux {
         }
     }
 
-    /// Returns the addresses of the instructions between the two stops of a child, as the file of the
-    /// program counts them.
+    /// Returns the addresses of the instructions between the two stops of a child, as the file of
+    /// the program counts them.
     fn steps(exe: &str, mode: &str) -> BTreeSet<u64> {
         let arguments = [exe, mode].map(|argument| std::ffi::CString::new(argument).expect("it has no zero"));
         let pointers = [arguments[0].as_ptr(), arguments[1].as_ptr(), std::ptr::null()];

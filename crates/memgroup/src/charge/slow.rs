@@ -3,58 +3,59 @@
 //!
 //! # The ladder
 //!
-//! [`charge_slow_path`] alone decides on a charge that the stock doesn't serve. It buys a batch, then
-//! charges the counters exactly, and where they refuse, takes the steps of [`LADDER`] in their order
-//! until one of them makes the charge. A step that may have made room tries the charge again. So
-//! after each step the attempt knows which level refused it last, and why.
+//! [`charge_slow_path`] alone decides on a charge that the stock doesn't serve. It buys a batch,
+//! then charges the counters exactly, and where they refuse, takes the steps of [`LADDER`] in their
+//! order until one of them makes the charge. A step that may have made room tries the charge again.
+//! So after each step the attempt knows which level refused it last, and why.
 //!
 //! # G1, the refusal guarantee
-//! *When a charge is refused, live charges, charges in flight and the asked bytes together exceeded a
-//! bound at an instant within the call. The bound is the limit of the group that the error names,
+//! *When a charge is refused, live charges, charges in flight and the asked bytes together exceeded
+//! a bound at an instant within the call. The bound is the limit of the group that the error names,
 //! less the bytes kept there for groups within their protection.*
 //!
-//! The error says how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the amount
-//! that `protect::reserve` allows. It is looked up within the call, from sums that may lag by bytes
-//! that are being charged at that moment.
+//! The error says how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the
+//! amount that `protect::reserve` allows. It is looked up within the call, from sums that may lag
+//! by bytes that are being charged at that moment.
 //!
-//! Let R be that group. The last try was decided by an RMW on R's counter (`Counter::refused`) at an
-//! instant t, which found usage U. A charge in the subtree put every byte into U. Each byte is one of
-//! these:
+//! Let R be that group. The last try was decided by an RMW on R's counter (`Counter::refused`) at
+//! an instant t, which found usage U. A charge in the subtree put every byte into U. Each byte is
+//! one of these:
 //!
-//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An uncharge
-//!   adds its own bytes to a word. If they are above the cap, or the word isn't open, no drain and no
-//!   other uncharge takes them along.
-//! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a higher
-//!   level is about to refuse it. Or a charge had it set free and keeps it (`reclaim::credit`), at most
-//!   as much as it asked for. Or an attempt to consume, not served and not yet undone, hides it. It
-//!   hides at most as many bytes as that charge asked for (`stock::withdraw` has the sum).
-//! - *Prepaid*: in an open stock, or carried to or from one by the thread that has set PENDING there,
-//!   or taken out by a drain that has not returned the grant. A stock with a cap holds at most the cap,
-//!   and that thread carries at most as much.
+//! - *A live charge*, or one that is being uncharged: it is live until that call returns. An
+//!   uncharge adds its own bytes to a word. If they are above the cap, or the word isn't open, no
+//!   drain and no other uncharge takes them along.
+//! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a
+//!   higher level is about to refuse it. Or a charge had it set free and keeps it
+//!   (`reclaim::credit`), at most as much as it asked for. Or an attempt to consume, not served and
+//!   not yet undone, hides it. It hides at most as many bytes as that charge asked for
+//!   (`stock::withdraw` has the sum).
+//! - *Prepaid*: in an open stock, or carried to or from one by the thread that has set PENDING
+//!   there, or taken out by a drain that has not returned the grant. A stock with a cap holds at
+//!   most the cap, and that thread carries at most as much.
 //!
 //! The prepaid bytes at t are at most `prepaid_most`. A grant for two caps is known at R before the
 //! first byte of the stock is charged there, and is returned after the last one was uncharged
-//! (`counter` I7). The refusing thread reads the sum of returned grants before t, and that of grants
-//! after t.
+//! (`counter` I7). The refusing thread reads the sum of returned grants before t, and that of
+//! grants after t.
 //!
 //! So live charges and charges in flight are at least U - `prepaid_most`. The refusal is final if
-//! that, the asked and the kept bytes exceed the limit. Otherwise R is frozen (`control::freeze`): no
-//! grant passes, and all stocks below are emptied until every grant is returned. `prepaid_most` is 0
-//! then, and live bytes alone decide. Another thread may take the drained bytes, but only by an exact
-//! charge, which is a live charge or one in flight. ∎
+//! that, the asked and the kept bytes exceed the limit. Otherwise R is frozen (`control::freeze`):
+//! no grant passes, and all stocks below are emptied until every grant is returned. `prepaid_most`
+//! is 0 then, and live bytes alone decide. Another thread may take the drained bytes, but only by
+//! an exact charge, which is a live charge or one in flight. ∎
 //!
-//! If a fair share refuses (`counter::share`), R is the child above its even share, and no freeze is
-//! needed, because most prepaid bytes are left out of the numbers that decide (I2 and I3 there). Live
-//! charges exceed the share less a 16a-th of the room.
+//! If a fair share refuses (`counter::share`), R is the child above its even share, and no freeze
+//! is needed, because most prepaid bytes are left out of the numbers that decide (I2 and I3 there).
+//! Live charges exceed the share less a 16a-th of the room.
 //!
-//! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused at
-//! once.
+//! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused
+//! at once.
 //!
 //! Loom: `a_refusal_is_never_caused_by_stock`,
 //! `a_refill_between_sweep_and_refusal_refuses_no_charge`,
 //! `refuses_rightly_at_two_levels_together`,
-//! `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each. With
-//! real threads: `tests/engine/stress.rs`.
+//! `chargers_that_fail_at_once_are_refused_by_live_bytes_only` and the twins with a fault each.
+//! With real threads: `tests/engine/stress.rs`.
 
 use std::time::Instant;
 
@@ -118,8 +119,8 @@ impl Ask {
         dry_run::past_dry_runs(self.bytes, || self.try_once(node))
     }
 
-    /// Ends a charge that was made: throttles the group above `high`, and gives back bytes that were
-    /// only charged to find out whether they have room.
+    /// Ends a charge that was made: throttles the group above `high`, and gives back bytes that
+    /// were only charged to find out whether they have room.
     fn made(&self, node: &'static Node) {
         if self.want != Want::Room {
             high::after_charge(node, self.until, self.bytes, self.means.effort);
@@ -129,8 +130,8 @@ impl Ask {
         }
     }
 
-    /// Returns the level at which this charge must queue behind others, because it can wait, too, and
-    /// can fit one day.
+    /// Returns the level at which this charge must queue behind others, because it can wait, too,
+    /// and can fit one day.
     fn level_to_queue_at(&self, node: &'static Node) -> Option<&'static Node> {
         let waits = self.means.deadline.is_some_and(|deadline| Instant::now() < deadline);
         let queues = waits || self.means.poll == Poll::First;
@@ -379,16 +380,16 @@ impl Attempt {
         self.after_callbacks(full)
     }
 
-    /// Tries again after shrinkers or hooks were called, which left the charge refused by `full`. An
-    /// allocator may hold back what they freed.
+    /// Tries again after shrinkers or hooks were called, which left the charge refused by `full`.
+    /// An allocator may hold back what they freed.
     fn after_callbacks(&mut self, full: &'static Node) -> Outcome {
         self.tried.max_counted = Some(full);
         held_back::collect(full, self.missing());
         self.try_again()
     }
 
-    /// Decides on the charge. Other threads may have filled caches since those had nothing left, which
-    /// are asked again then.
+    /// Decides on the charge. Other threads may have filled caches since those had nothing left,
+    /// which are asked again then.
     fn decide(&mut self) -> Outcome {
         let mut outcome = self.freeze();
         while let Outcome::Refused = outcome
@@ -415,8 +416,8 @@ impl Attempt {
         asks
     }
 
-    /// Refuses the charge if no prepaid byte could have made room (G1). Otherwise it freezes the level
-    /// that refused for one more try, and then the next one above it that refuses.
+    /// Refuses the charge if no prepaid byte could have made room (G1). Otherwise it freezes the
+    /// level that refused for one more try, and then the next one above it that refuses.
     fn freeze(&mut self) -> Outcome {
         loop {
             let Refused { node: full, seen } = self.last;
@@ -459,9 +460,9 @@ impl Attempt {
         }
     }
 
-    /// Returns whether it is a checkpoint that passes although levels above are full, because groups
-    /// beside its own have the bytes. Another one is refused by the level at which its own group has
-    /// too much.
+    /// Returns whether it is a checkpoint that passes although levels above are full, because
+    /// groups beside its own have the bytes. Another one is refused by the level at which its
+    /// own group has too much.
     fn is_excused(&mut self) -> bool {
         if self.ask.want != Want::Checkpoint {
             return false;

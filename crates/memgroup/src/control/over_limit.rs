@@ -1,11 +1,15 @@
-//! Over the limit: a group with usage above its limit has no open stock in its subtree. Nor has a group at which a charge waits.
+//! Over the limit: a group with usage above its limit has no open stock in its subtree. Nor has a
+//! group at which a charge waits.
 //!
-//! A limit that is lowered under load, or passed by a forced charge, leaves usage above it. If frees then refilled the stock and charges spent from
-//! it, a busy tenant could stay above its new limit for ever, without one miss. The kernel drains once when `memory.max` is written, and has that
-//! hole. Here no stock of the subtree is opened until usage is within the limit. Every uncharge goes to the counters and lowers usage, and every
-//! charge is checked. While a charge waits for room (`waiters`) none is opened, so that every uncharge serves it.
+//! A limit that is lowered under load, or passed by a forced charge, leaves usage above it. If
+//! frees then refilled the stock and charges spent from it, a busy tenant could stay above its new
+//! limit for ever, without one miss. The kernel drains once when `memory.max` is written, and has
+//! that hole. Here no stock of the subtree is opened until usage is within the limit. Every
+//! uncharge goes to the counters and lowers usage, and every charge is checked. While a charge
+//! waits for room (`waiters`) none is opened, so that every uncharge serves it.
 //!
-//! - I1. A counter's OVER mark changes under the lock of its level. It is set while the level is frozen.
+//! - I1. A counter's OVER mark changes under the lock of its level. It is set while the level is
+//!   frozen.
 //! - I2. No grant passes a level that is marked OVER (`counter` I6).
 //! - I3. Where a charge waits, the mark stays until none does.
 //! - B1. An uncharge by a drain does not check the mark. The mark may stay until the next uncharge.
@@ -21,8 +25,9 @@ fn is_over(node: &'static Node) -> bool {
     seen.usage > seen.max || node.waiting.is_held()
 }
 
-/// Makes a change of the limit or of the waiting charges, one at a time. Then it sets the mark if usage without the stocks is above the limit, or
-/// a charge waits; else it clears the mark. The caller holds `node`, and neither the tree lock nor the lock of a level.
+/// Makes a change of the limit or of the waiting charges, one at a time. Then it sets the mark if
+/// usage without the stocks is above the limit, or a charge waits; else it clears the mark. The
+/// caller holds `node`, and neither the tree lock nor the lock of a level.
 pub(crate) fn change<T>(node: &'static Node, change: impl FnOnce(&'static Node) -> T) -> T {
     let lock = node.shared().level_lock(node.id());
     let changed = change(node);
@@ -66,8 +71,8 @@ pub(crate) fn mark_levels(node: &'static Node) {
     }
 }
 
-/// After an uncharge from a level that is marked OVER: serves the charges that wait there. If none does, and usage is within the limit again, clears
-/// the mark.
+/// After an uncharge from a level that is marked OVER: serves the charges that wait there. If none
+/// does, and usage is within the limit again, clears the mark.
 #[cold]
 pub(crate) fn after_uncharge(node: &'static Node) {
     if waiters::serve_freed(node) {
