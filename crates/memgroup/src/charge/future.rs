@@ -9,7 +9,7 @@
 //! A poll climbs the first steps of the ladder only (`Means::of_poll`). It calls no shrinker and no kill hook, and takes no lock of a level and not the
 //! tree lock. So it never waits for a freeze of another thread. A reclaimer climbs the other steps.
 //!
-//! - I1. A future is listed from the poll that found no room until it ends or is dropped. Its place is its own.
+//! - I1. A future is listed from the poll that found no room until it ends or is dropped.
 //! - I2. The state under the lock of the queues decides. Of a hand-over and a deadline, or a drop, exactly one counts: a charge that was handed to a
 //!   future which ends otherwise is uncharged, and that uncharge serves the next waiter. Loom: `charge::future::loom`.
 //! - I3. A waker is cloned, called and dropped without a lock.
@@ -35,7 +35,7 @@ use crate::charge::wait;
 use crate::control::{aftermath, held_back, high, waiters};
 use crate::counter::chain::{Refused, Until};
 use crate::observe::pressure;
-use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
+use crate::observe::wait::charges::{Party, State, Want};
 use crate::reclaim::credit;
 use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::handle::Group;
@@ -65,8 +65,8 @@ pub struct Growing<'a> {
 #[derive(Clone, Copy)]
 enum Phase {
     New,
-    /// It waits, or has been told, at this place.
-    Listed(u32),
+    /// It waits, or was notified, by this number.
+    Listed(u64),
     Done,
 }
 
@@ -94,8 +94,8 @@ impl Charging {
     /// ```
     pub fn until(mut self, deadline: impl Into<Deadline>) -> Charging {
         self.deadline = deadline.into().instant();
-        if let Phase::Listed(place) = self.phase {
-            self.node().shared().wait_queue().lock().set_deadline(place, self.deadline);
+        if let Phase::Listed(number) = self.phase {
+            self.node().shared().wait_queue().lock().set_deadline(number, self.deadline);
         }
         self
     }
@@ -157,7 +157,10 @@ impl Charging {
 
     fn waited(&self) -> Duration {
         match self.phase {
-            Phase::Listed(place) => self.node().shared().wait_queue().lock().since(place).elapsed(),
+            Phase::Listed(number) => {
+                let queues = self.node().shared().wait_queue().lock();
+                queues.since(queues.entry(number)).elapsed()
+            }
             Phase::New | Phase::Done => Duration::ZERO,
         }
     }
@@ -165,30 +168,33 @@ impl Charging {
     /// Enters the queue of the level that refused. Returns `false` if no reclaimer runs.
     fn enqueue(&mut self, refused: Refused, waker: &Waker) -> bool {
         let (node, at) = (self.node(), refused.node);
-        let party = Party::Task(waker.clone());
-        let mut queues = ChargeQueue::reserve(node.shared().wait_queue());
-        if !queues.has_reclaimer() {
-            return false;
-        }
-        let (place, before) = match self.phase {
-            Phase::Listed(place) => (place, Some(queues.entry_mut(place).set_party(party))),
-            Phase::New | Phase::Done => {
-                let deadline = Deadline::from(self.deadline).instant_or_far();
-                (queues.list(node, self.bytes, deadline, Want::Charge, party), None)
+        let (phase, deadline) = (self.phase, Deadline::from(self.deadline).instant_or_far());
+        // Cloned and dropped without the lock (I3).
+        let mut cloned = Some(waker.clone());
+        let entered = waiters::with_queues(node.shared(), |queues| {
+            if !node.shared().waits().reclaimers.is_any() {
+                return None;
             }
-        };
-        queues.enqueue(place, at);
-        queues.set_deadline(place, self.deadline);
-        // This poll tells itself.
-        queues.take_untold(place);
-        let wakers = queues.take_wakers();
-        drop(queues);
+            // This poll looks itself at the outcome.
+            let number = match phase {
+                Phase::Listed(number) => number,
+                Phase::New | Phase::Done => {
+                    queues.list(node, self.bytes, deadline, Want::Charge, Party::awake())
+                }
+            };
+            queues.enqueue(number, at);
+            queues.set_deadline(number, self.deadline);
+            let is_in_queue = queues.entry(number).is_in_queue();
+            let waker = cloned.take_if(|_| is_in_queue);
+            Some((number, waker.map(|waker| queues.set_waker(number, waker))))
+        });
+        drop(cloned);
+        let Some((number, before)) = entered else { return false };
         drop(before);
         held_back::after_enqueue(at);
-        wakers.call();
         if let Phase::New = self.phase {
             pressure::begin_of_task(node);
-            self.phase = Phase::Listed(place);
+            self.phase = Phase::Listed(number);
         }
         if !refused.seen.is_dry_run {
             count_max(refused, self.bytes);
@@ -197,26 +203,26 @@ impl Charging {
     }
 
     /// The state in which it is: `Waiting` at its deadline, when it has left the queue; `None` if it waits, with this waker.
-    fn look(&self, place: u32, waker: &Waker) -> Option<State> {
+    fn look(&self, number: u64, waker: &Waker) -> Option<State> {
         let mut cloned = None;
         loop {
             let mut queues = self.node().shared().wait_queue().lock();
             if mutation::active(Mutation::FutureGoesWithoutTheCharge) && self.is_late() {
                 return Some(State::Waiting);
             }
-            let entry = queues.entry_mut(place);
+            let entry = queues.entry(number);
             if !entry.is_in_queue() {
                 return Some(entry.state);
             }
             if self.is_late() {
-                queues.leave_queue(place);
+                queues.leave_queue(number);
                 return Some(State::Waiting);
             }
-            if entry.wakes(waker) || mutation::active(Mutation::FutureKeepsItsFirstWaker) {
+            if entry.is_woken_by(waker) || mutation::active(Mutation::FutureKeepsItsFirstWaker) {
                 return None;
             }
             if let Some(cloned) = cloned.take() {
-                let before = entry.set_party(Party::Task(cloned));
+                let before = queues.set_waker(number, cloned);
                 drop(queues);
                 // The user's code may run here.
                 drop(before);
@@ -228,13 +234,13 @@ impl Charging {
     }
 
     /// Ends the wait. Returns the state in which it was, the level, and for how long it waited.
-    fn leave(&mut self, place: u32) -> (State, &'static Node, Duration) {
+    fn leave(&mut self, number: u64) -> (State, &'static Node, Duration) {
         let node = self.node();
         self.phase = Phase::Done;
         let (party, left) = waiters::with_queues(node.shared(), |queues| {
-            let entry = queues.entry(place);
-            let (state, at, since) = (entry.state, entry.at, queues.since(place));
-            let party = queues.unlist(place);
+            let entry = queues.entry(number);
+            let (state, at, since) = (entry.state, entry.at, queues.since(entry));
+            let party = queues.unlist(number);
             // It was perhaps one of those that are served at a time.
             queues.serve(at);
             (party, (state, at, since.elapsed()))
@@ -245,14 +251,14 @@ impl Charging {
     }
 
     /// The result of a wait that ended in `state`.
-    fn end(&mut self, place: u32, state: State) -> Result<(), ChargeError> {
+    fn end(&mut self, number: u64, state: State) -> Result<(), ChargeError> {
         let (node, bytes) = (self.node(), self.bytes);
         if state == State::Deserted {
             let outcome = self.finally(Some(ChargeErrorKind::NoReclaimer));
-            self.leave(place);
+            self.leave(number);
             return outcome;
         }
-        let (_, at, waited) = self.leave(place);
+        let (_, at, waited) = self.leave(number);
         let kind = match state {
             State::Handed => {
                 high::after_charge(node, Until::Top, bytes, Effort::Count);
@@ -270,7 +276,7 @@ impl Charging {
         loop {
             let state = match self.phase {
                 Phase::New => State::Again,
-                Phase::Listed(place) => match self.look(place, waker) {
+                Phase::Listed(number) => match self.look(number, waker) {
                     // It got a later deadline meanwhile.
                     Some(State::Late) if !self.is_late() => State::Again,
                     Some(state) => state,
@@ -284,11 +290,11 @@ impl Charging {
                     Tried::Waits(refused) if self.enqueue(refused, waker) => continue,
                     Tried::Waits(_) => self.finally(Some(ChargeErrorKind::NoReclaimer)),
                 },
-                (state, Phase::Listed(place)) => self.end(place, state),
+                (state, Phase::Listed(number)) => self.end(number, state),
                 _ => continue,
             };
-            if let Phase::Listed(place) = self.phase {
-                self.leave(place);
+            if let Phase::Listed(number) = self.phase {
+                self.leave(number);
             }
             self.phase = Phase::Done;
             return Poll::Ready(outcome);
@@ -310,8 +316,8 @@ impl Drop for Charging {
         if crate::observe::wait::is_model_failing() {
             return;
         }
-        if let Phase::Listed(place) = self.phase {
-            let (state, ..) = self.leave(place);
+        if let Phase::Listed(number) = self.phase {
+            let (state, ..) = self.leave(number);
             if state == State::Handed && !mutation::active(Mutation::DroppedFutureKeepsTheCharge) {
                 aftermath::uncharge_counters(self.node(), self.bytes);
             }

@@ -12,7 +12,7 @@ use crate::base::mutation::{self, Mutation};
 use crate::charge::loom::{charge_counters, config, explore, lone_group, obtain};
 use crate::control::aftermath;
 use crate::control::held_back::{HOLDER_OF_MODEL, Holder, Take};
-use crate::observe::wait::charges::{ChargeQueue, Party, State, Want};
+use crate::observe::wait::charges::{Party, State, Want};
 use crate::tree::node::Node;
 use crate::tree::owner::Owner;
 
@@ -55,12 +55,12 @@ impl Slot {
 
 /// A charge of all that the group may have waits in its queue, for a task: whoever frees the last
 /// byte must serve it.
-fn wait_for_all(group: &'static Node, bytes: u64) -> u32 {
+fn wait_for_all(group: &'static Node, bytes: u64) -> u64 {
     // ORDERING: Relaxed, because only this thread runs yet.
     group.waiting.held.fetch_add(1, Ordering::Relaxed);
     group.counter.mark_over(true);
     let deadline = Instant::now() + Duration::from_secs(3600);
-    let mut queues = ChargeQueue::reserve(group.shared().wait_queue());
+    let mut queues = group.shared().wait_queue().lock();
     let party = Party::Task(Waker::noop().clone());
     let place = queues.list(group, bytes, deadline, Want::Charge, party);
     queues.enqueue(place, group);

@@ -19,8 +19,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use memgroup_sync::atomic::Ordering;
-use memgroup_sync::thread;
 
+use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::charge::wait::REVIEW;
 use crate::control::make_room::{Room, make_room};
@@ -31,7 +31,7 @@ use crate::counter::events::Event;
 use crate::observe::event;
 use crate::observe::wait::charges::duties::Duty;
 use crate::observe::wait::charges::{ChargeQueue, Entry};
-use crate::observe::wait::tasks::TaskWaker;
+use crate::observe::wait::party::Wakers;
 use crate::tree::handle::Hierarchy;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
@@ -66,11 +66,46 @@ impl core::fmt::Debug for ReclaimerStop {
 }
 
 /// The kills for the first task of each queue. It goes on as long as that task waits.
-type Attempts = HashMap<u32, (u64, OomAttempt)>;
+type Attempts = HashMap<NodeId, (u64, OomAttempt)>;
+
+/// What a reclaimer does next.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, and never stored")]
+enum Work {
+    Wake(Wakers),
+    Review(&'static Node),
+    Release(&'static Node),
+}
+
+/// Looks for work. If there is none, returns when there will be some, if that is known.
+fn look(shared: &'static Shared) -> Result<Work, Option<Instant>> {
+    let now = Instant::now();
+    let (wakers, look_at) = shared.waits().take_wakers(now);
+    if !wakers.is_empty() {
+        return Ok(Work::Wake(wakers));
+    }
+    let mut queues = shared.wait_queue().lock();
+    queues.end_late(now);
+    let wakers = queues.take_wakers();
+    if !wakers.is_empty() {
+        return Ok(Work::Wake(wakers));
+    }
+    let later = match queues.next_duty(now) {
+        Duty::Review(at) => {
+            if look_at.is_some() {
+                // This reclaimer may be in foreign code for long.
+                shared.waits().reclaimers.wake_one();
+            }
+            return Ok(Work::Review(at));
+        }
+        Duty::Release(at) => return Ok(Work::Release(at)),
+        Duty::Later(when) => Some(when),
+        Duty::Nothing => None,
+    };
+    Err([later, look_at, queues.first_deadline()].into_iter().flatten().min())
+}
 
 /// A task for which room is made.
 pub(crate) struct Review {
-    place: u32,
     number: u64,
     node: &'static Node,
     bytes: u64,
@@ -87,57 +122,15 @@ impl Reclaimer {
     pub fn run(self) {
         let (shared, number) = (self.stop.shared, self.stop.number);
         let mut attempts = Attempts::new();
-        let tasks = TaskWaker::begin(shared);
-        loop {
-            let this_thread = thread::current();
-            let (wakers, _) = tasks.take(false);
-            if !wakers.is_empty() {
-                wakers.call();
-                continue;
-            }
-            let mut queues = shared.wait_queue().lock();
-            if !queues.begin_round(number) {
-                return;
-            }
-            let now = Instant::now();
-            queues.end_late(now);
-            let wakers = queues.take_wakers();
-            if !wakers.is_empty() {
-                drop(queues);
-                wakers.call();
-                continue;
-            }
-            let until = match queues.next_duty(now) {
-                Duty::Review(queue) => {
-                    let at = queues.queue(queue).at;
-                    drop(queues);
-                    tasks.hand_on();
-                    review(at, queue, &mut attempts);
-                    continue;
+        while let Some(work) = shared.waits().reclaimers.next(number, || look(shared)) {
+            match work {
+                Work::Wake(wakers) => wakers.call(),
+                Work::Review(at) => review(at, &mut attempts),
+                Work::Release(at) => {
+                    attempts.remove(&at.id());
+                    release(at);
                 }
-                Duty::Release(queue) => {
-                    drop(queues);
-                    attempts.remove(&queue);
-                    release(shared, queue);
-                    continue;
-                }
-                Duty::Later(when) => when.saturating_duration_since(now),
-                Duty::Nothing => FAR,
-            };
-            let first = queues.first_deadline();
-            let until = first.map_or(until, |first| until.min(first.saturating_duration_since(now)));
-            // Both locks before it is told that it sleeps: a wait for a lock may take an unpark that is meant for the sleep.
-            let (wakers, look_at) = tasks.take(true);
-            if !wakers.is_empty() {
-                drop(queues);
-                wakers.call();
-                continue;
             }
-            let before = queues.sleep(number, this_thread);
-            drop(queues);
-            drop(before);
-            let left = look_at.map_or(FAR, |at| at.saturating_duration_since(Instant::now()));
-            thread::park_timeout(until.min(left));
         }
     }
 
@@ -170,9 +163,11 @@ impl ReclaimerStop {
 
 /// Ends the reclaimer with this number, and with the last one the waits of all tasks.
 pub(crate) fn end(shared: &'static Shared, number: u64) {
+    // The lock under which a task looks for a reclaimer (I4).
     let mut queues = shared.wait_queue().lock();
-    if queues.unregister(number) {
-        ChargeQueue::tell_all(queues, shared.wait_queue());
+    if shared.waits().reclaimers.remove(number) {
+        queues.desert_tasks();
+        ChargeQueue::call_wakers(queues, shared.wait_queue());
         shared.waits().desert_tasks();
         release_all(shared);
     }
@@ -182,18 +177,16 @@ pub(crate) fn end(shared: &'static Shared, number: u64) {
 #[cfg(all(test, memgroup_loom))]
 pub(crate) fn work_once(shared: &'static Shared) {
     let duty = shared.wait_queue().lock().next_duty(Instant::now());
-    if let Duty::Review(queue) = duty {
-        let at = shared.wait_queue().lock().queue(queue).at;
-        review(at, queue, &mut Attempts::new());
+    if let Duty::Review(at) = duty {
+        review(at, &mut Attempts::new());
     }
 }
 
 /// Makes room for the first task in the queue of `at`.
-fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
+fn review(at: &'static Node, attempts: &mut Attempts) {
     let shared = at.shared();
     let queues = || shared.wait_queue().lock();
-    let is_to_mark = !mutation::active(Mutation::ReclaimerDoesNotMark);
-    if is_to_mark && !std::mem::replace(&mut queues().queue_mut(queue).is_marked, true) {
+    if !mutation::active(Mutation::ReclaimerDoesNotMark) && !queues().set_marked(at) {
         // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see `is_held`).
         over_limit::change(at, |at| at.waiting.held.fetch_add(1, Ordering::Relaxed));
     }
@@ -201,7 +194,7 @@ fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
     let begun = begin(&mut queues(), at);
     if let Some(review) = begun {
         let (_, attempt) = attempts
-            .entry(queue)
+            .entry(at.id())
             .and_modify(|(number, attempt)| {
                 if *number != review.number {
                     (*number, *attempt) = (review.number, OomAttempt::new(review.node, true));
@@ -214,25 +207,25 @@ fn review(at: &'static Node, queue: u32, attempts: &mut Attempts) {
     held_back::after_enqueue(at);
     let gives = shared.config.reclaim() && shared.shrinkers().is_any();
     let is_in_vain = !gives && !shared.victims().is_any() && !at.counter.read().is_dry_run;
-    queues().end_review_of(queue, Instant::now() + REVIEW, is_in_vain);
+    queues().end_review_of(at, Instant::now() + REVIEW, is_in_vain);
 }
 
 /// Takes the first wait of a queue for a review, if it is a task. The caller lets go of its node.
 pub(crate) fn begin(queues: &mut ChargeQueue, at: &'static Node) -> Option<Review> {
-    let place = queues.first(at)?;
-    if !queues.entry(place).is_task() || !queues.begin_review(place) {
+    let (_, number, _) = queues.next(at, None)?;
+    if !queues.entry(number).is_task() || !queues.begin_review(number) {
         return None;
     }
-    let (deadline, entry) = (queues.deadline(place), queues.entry_mut(place));
+    let entry = queues.entry_mut(number);
     let is_first = !std::mem::replace(&mut entry.is_reviewed, true);
     let &mut Entry { node, bytes, .. } = entry;
     // The task holds it while it is listed.
     node.pin_inner();
-    Some(Review { place, number: entry.number(), node, bytes, deadline, is_first })
+    Some(Review { number, node, bytes, deadline: queues.deadline(queues.entry(number)), is_first })
 }
 
 impl Review {
-    /// Climbs the steps of the ladder that a poll does not. Whether the charge is made.
+    /// Climbs the steps of the ladder that a poll does not. Returns whether the charge is made.
     fn make_charge(&self, at: &'static Node, attempt: &mut OomAttempt) -> bool {
         let &Review { node, bytes, deadline, is_first, .. } = self;
         let shared = node.shared();
@@ -259,9 +252,9 @@ impl Review {
 
     /// Hands the charge over, or has the task wait again. If it has left, the charge goes back.
     pub(crate) fn end(self, is_made: bool) {
-        let Review { place, number, node, bytes, .. } = self;
+        let Review { number, node, bytes, .. } = self;
         let was_there = waiters::with_queues(node.shared(), |queues| {
-            queues.find(place, number).is_some() && queues.end_review(place, is_made)
+            queues.is_listed(number) && queues.end_review(number, is_made)
         });
         if is_made && !was_there && !mutation::active(Mutation::ReviewIgnoresTheEnd) {
             aftermath::uncharge_counters(node, bytes);
@@ -270,12 +263,10 @@ impl Review {
     }
 }
 
-/// Lets go of the group of a queue in which no task waits.
-fn release(shared: &'static Shared, queue: u32) {
-    let mut queues = shared.wait_queue().lock();
-    let at = queues.queue(queue).at;
-    let Some(was_marked) = queues.end_service(queue) else { return };
-    drop(queues);
+/// Lets go of a group at which no task waits.
+fn release(at: &'static Node) {
+    let ended = at.shared().wait_queue().lock().end_service(at);
+    let Some(was_marked) = ended else { return };
     if was_marked {
         // ORDERING: Relaxed; as in `review`.
         over_limit::change(at, |at| at.waiting.held.fetch_sub(1, Ordering::Relaxed));
@@ -284,18 +275,12 @@ fn release(shared: &'static Shared, queue: u32) {
     aftermath::unpin(at);
 }
 
-/// Lets go of all groups, when no reclaimer is left.
+/// Lets go of all groups, unless there is a reclaimer again, which looks after them.
 fn release_all(shared: &'static Shared) {
-    loop {
-        let mut queues = shared.wait_queue().lock();
-        // A new one looks after them.
-        if queues.has_reclaimer() {
-            return;
-        }
-        let duty = queues.next_duty(Instant::now() + FAR);
-        drop(queues);
+    while !shared.waits().reclaimers.is_any() {
+        let duty = shared.wait_queue().lock().next_duty(Instant::now() + FAR);
         match duty {
-            Duty::Review(queue) | Duty::Release(queue) => release(shared, queue),
+            Duty::Review(at) | Duty::Release(at) => release(at),
             Duty::Later(_) | Duty::Nothing => return,
         }
     }
@@ -319,6 +304,6 @@ impl Hierarchy {
         let shared = self.shared();
         // Until it is dropped: the hierarchy's memory is not used again before.
         shared.root().pin_inner();
-        Reclaimer { stop: ReclaimerStop { shared, number: ChargeQueue::register(shared.wait_queue()) } }
+        Reclaimer { stop: ReclaimerStop { shared, number: shared.waits().reclaimers.add() } }
     }
 }

@@ -81,8 +81,8 @@ pub(crate) struct WaitSession {
     bytes: u64,
     deadline: Instant,
     want: Want,
-    /// Its place among the waits.
-    place: u32,
+    /// Its number among the waits.
+    number: u64,
     /// The kills for the charge since it waits.
     attempt: Cell<Option<OomAttempt>>,
     _stall: StallGuard<'static>,
@@ -91,10 +91,9 @@ pub(crate) struct WaitSession {
 impl WaitSession {
     pub(crate) fn begin(node: &'static Node, bytes: u64, deadline: Instant, want: Want) -> WaitSession {
         let thread = Party::Thread(thread::current());
-        let place =
-            ChargeQueue::reserve(node.shared().wait_queue()).list(node, bytes, deadline, want, thread);
+        let number = node.shared().wait_queue().lock().list(node, bytes, deadline, want, thread);
         let stall = pressure::stall(node);
-        WaitSession { node, bytes, deadline, want, place, attempt: Cell::new(None), _stall: stall }
+        WaitSession { node, bytes, deadline, want, number, attempt: Cell::new(None), _stall: stall }
     }
 
     /// Waits once, at the level that refused `last`.
@@ -114,12 +113,8 @@ impl WaitSession {
     /// Waits at `at`, which has refused. `Err`: the group was removed.
     pub(crate) fn in_line(&self, at: &'static Node) -> Result<Left, Refused> {
         let _hold = FreezeGuard::begin(self.node, at)?;
-        let mut queues = ChargeQueue::reserve(self.node.shared().wait_queue());
-        queues.enqueue(self.place, at);
-        let wakers = queues.take_wakers();
-        drop(queues);
+        waiters::with_queues(self.node.shared(), |queues| queues.enqueue(self.number, at));
         held_back::after_enqueue(at);
-        wakers.call();
         let mut review = self.next_review();
         while self.is_in_queue() {
             let now = Instant::now();
@@ -137,7 +132,7 @@ impl WaitSession {
             State::Handed => Left::Handed,
             State::Woken => Left::Over(ChargeErrorKind::Woken),
             State::Again => {
-                let node = self.queues().entry(self.place).at;
+                let node = self.queues().entry(self.number).at;
                 Left::Again(Refused { node, seen: node.counter.read() })
             }
             State::Idle | State::Waiting | State::Away | State::Deserted | State::Late => {
@@ -151,7 +146,7 @@ impl WaitSession {
     }
 
     fn is_in_queue(&self) -> bool {
-        self.queues().entry(self.place).is_in_queue()
+        self.queues().entry(self.number).is_in_queue()
     }
 
     /// When it looks again whether caches can give, or another group must be stopped.
@@ -169,7 +164,7 @@ impl WaitSession {
 
     /// The first in the queue has shrinkers asked once more, and the next victim if the one before takes too long.
     fn review(&self, at: &'static Node) {
-        if !self.queues().begin_review(self.place) {
+        if !self.queues().begin_review(self.number) {
             return;
         }
         let (&WaitSession { node, bytes, .. }, mut over) = (self, at);
@@ -180,14 +175,14 @@ impl WaitSession {
         if is_made && self.want != Want::Charge {
             aftermath::uncharge_counters(node, bytes);
         }
-        let was_away = waiters::with_queues(node.shared(), |queues| queues.end_review(self.place, is_made));
+        let was_away = waiters::with_queues(node.shared(), |queues| queues.end_review(self.number, is_made));
         held_back::after_enqueue(at);
         if is_made && !was_away && self.want == Want::Charge {
             aftermath::uncharge_counters(node, bytes);
         }
     }
 
-    /// Stops a group that was not asked yet for this charge. Whether the charge is made.
+    /// Stops a group that was not asked yet for this charge. Returns whether the charge is made.
     fn kill(&self, over: &mut &'static Node) -> bool {
         let mut attempt = self.attempt.take().unwrap_or_else(|| OomAttempt::new(self.node, true));
         let is_made = attempt.make_charge(Until::Top, self.bytes, over);
@@ -198,8 +193,8 @@ impl WaitSession {
     /// Leaves the queue. Returns the state in which it was: with `Handed`, its charge is made.
     fn leave(&self) -> State {
         let mut queues = self.queues();
-        let state = queues.entry(self.place).state;
-        queues.leave_queue(self.place);
+        let state = queues.entry(self.number).state;
+        queues.leave_queue(self.number);
         if mutation::active(Mutation::WaiterGoesWithoutTheCharge) { State::Waiting } else { state }
     }
 }
@@ -209,7 +204,7 @@ impl Drop for WaitSession {
         if crate::observe::wait::is_model_failing() {
             return;
         }
-        let party = self.queues().unlist(self.place);
+        let party = self.queues().unlist(self.number);
         // The thread's handle is freed without the lock.
         drop(party);
     }

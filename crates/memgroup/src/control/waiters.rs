@@ -82,7 +82,7 @@ fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
     }
 }
 
-/// Whether nothing can be done for a waiter at a group in this state. At a dry run the waiter may be refused by the group's fair share of the group above:
+/// Returns whether nothing can be done for a waiter at a group in this state. At a dry run the waiter may be refused by the group's fair share of the group above:
 /// then it waits on. Else it would try in vain, again and again.
 fn tries_itself(waiter: &Entry, seen: Reading) -> bool {
     let passes = || chain::look_past_dry_runs(waiter.node, Until::Top, waiter.bytes).is_ok();
@@ -93,62 +93,67 @@ fn tries_itself(waiter: &Entry, seen: Reading) -> bool {
 
 impl ChargeQueue {
     /// Puts a wait into the queue of `at`, and serves it if there is room.
-    pub(crate) fn enqueue(&mut self, place: u32, at: &'static Node) {
-        if self.entry(place).state == State::Woken {
+    pub(crate) fn enqueue(&mut self, number: u64, at: &'static Node) {
+        if self.entry(number).state == State::Woken {
             return;
         }
-        self.join(place, at);
-        let is_told_late = mutation::active(Mutation::WaiterIsToldLate);
-        if !is_told_late {
-            at.counter.set_least_waiting(self.least(at));
+        self.join(number, at);
+        let is_published_late = mutation::active(Mutation::WaiterIsToldLate);
+        if !is_published_late {
+            self.publish_least(at);
         }
         if !mutation::active(Mutation::WaiterDoesNotLookAgain) {
-            self.serve_with(place, at, at.counter.read_now());
+            self.serve_with(number, at, at.counter.read_now());
         }
-        if is_told_late {
-            at.counter.set_least_waiting(self.least(at));
+        if is_published_late {
+            self.publish_least(at);
         }
-        at.rare().queue.queue().into_iter().for_each(|number| self.review_first(number));
+        self.review_first(at);
     }
 
-    /// Lets the first waiter have room made for it. It keeps its place. Returns `false` if it is not the first, or waits no more.
-    pub(crate) fn begin_review(&mut self, place: u32) -> bool {
-        let entry = self.entry(place);
-        let begins = entry.state == State::Waiting && self.first(entry.at) == Some(place);
+    /// Lets the first waiter have room made for it. It keeps its place. Returns `false` if it is not
+    /// the first, or waits no more.
+    pub(crate) fn begin_review(&mut self, number: u64) -> bool {
+        let entry = self.entry(number);
+        let is_first = self.next(entry.at, None).is_some_and(|(_, first, _)| first == number);
+        let begins = entry.state == State::Waiting && is_first;
         if begins {
-            self.set_away(place, true);
+            self.set_away(number, true);
         }
         begins
     }
 
-    /// The waiter has its charge made, or waits again. Returns `false` if its wait was ended meanwhile.
-    pub(crate) fn end_review(&mut self, place: u32, is_made: bool) -> bool {
-        let &Entry { at, state, .. } = self.entry(place);
+    /// The waiter has its charge made, or waits again. Returns `false` if its wait was ended in
+    /// between.
+    pub(crate) fn end_review(&mut self, number: u64, is_made: bool) -> bool {
+        let &Entry { at, state, .. } = self.entry(number);
         match state {
-            State::Away if is_made => self.settle(place, State::Handed),
+            State::Away if is_made => self.settle(number, State::Handed),
             State::Away => {
-                self.set_away(place, false);
-                // By an RMW: an uncharge that did not see its bytes, or the mark, comes before this look (E1).
+                self.set_away(number, false);
+                // By an RMW: an uncharge that did not see its bytes, or the mark, comes before this
+                // look (E1).
                 let is_load = mutation::active(Mutation::ReviewEndsWithALoad);
                 let seen = if is_load { at.counter.read() } else { at.counter.read_now() };
-                self.serve_with(place, at, seen);
+                self.serve_with(number, at, seen);
             }
             _ => return false,
         }
         true
     }
 
-    /// Serves the charges that wait at `at`, as far as there is room. It serves and tries only so many: the thread that freed the room may be inside
-    /// an allocator. Those that it serves serve others when they leave.
+    /// Serves the charges that wait at `at`, as far as there is room. The thread that freed the room
+    /// may be inside an allocator, so it serves and tries a few only. Those that it serves serve
+    /// others when they leave.
     pub(crate) fn serve(&mut self, at: &'static Node) {
         self.serve_by(at, at.counter.read());
     }
 
-    /// Serves the charges that wait at `at`, after `place` became one that can be served. A limit may have been lowered before that, so that
-    /// `serve_all` did not tell it.
-    fn serve_with(&mut self, place: u32, at: &'static Node, seen: Reading) {
-        if tries_itself(self.entry(place), seen) {
-            self.settle(place, State::Again);
+    /// Serves the charges that wait at `at`, after `number` became one that can be served. A limit may
+    /// have been lowered before that, so that `serve_all` did not find it.
+    fn serve_with(&mut self, number: u64, at: &'static Node, seen: Reading) {
+        if tries_itself(self.entry(number), seen) {
+            self.settle(number, State::Again);
         }
         self.serve_by(at, seen);
     }
@@ -156,31 +161,32 @@ impl ChargeQueue {
     fn serve_by(&mut self, at: &'static Node, mut seen: Reading) {
         let (mut after, mut served, mut tried) = (None, 0, 0);
         while served < SERVED_MOST && tried < TRIED_MOST {
-            let Some(first) = self.first(at) else { break };
+            let Some((first_key, first, asks)) = self.next(at, None) else { break };
             let all_try = seen.offline || seen.is_dry_run;
             let room = if all_try { u64::MAX - 1 } else { seen.headroom() };
-            let Some(place) = self.first_fit(at, after, room) else { break };
-            // One that makes room itself, which may take as long as a shrinker's call, is passed by the others.
+            // One that makes room itself, which may take as long as a shrinker's call, is passed by the
+            // others.
             let Entry { passed, state, .. } = *self.entry(first);
-            if place != first && passed >= PASSES_MOST && state == State::Waiting {
+            let is_behind_first = asks > room || after >= Some(first_key);
+            if is_behind_first && passed >= PASSES_MOST && state == State::Waiting {
                 break;
             }
-            match try_charge(self.entry(place), &mut seen) {
-                Tried::Waits => {
-                    after = Some(self.entry(place).key);
-                    tried += 1;
-                }
+            // Those before `after` did not fit. If room has come since, its thread serves them (E1).
+            let Some((key, number)) = self.next_fit(at, after, room) else { break };
+            after = Some(key);
+            match try_charge(self.entry(number), &mut seen) {
+                Tried::Waits => tried += 1,
                 Tried::Again(level) => {
-                    self.settle(place, State::Again);
-                    self.entry_mut(place).at = level;
+                    self.settle(number, State::Again);
+                    self.entry_mut(number).at = level;
                     served += 1;
                 }
                 Tried::Handed => {
-                    if place != first {
+                    if number != first {
                         let first = self.entry_mut(first);
                         first.passed = first.passed.saturating_add(1);
                     }
-                    self.settle(place, State::Handed);
+                    self.settle(number, State::Handed);
                     served += 1;
                 }
             }
@@ -188,7 +194,8 @@ impl ChargeQueue {
     }
 }
 
-/// Serves the charges that wait at `at`, after bytes were freed there. The caller holds no lock. Returns whether a charge waits there.
+/// Serves the charges that wait at `at`, after bytes were freed there. The caller holds no lock.
+/// Returns whether a charge waits there.
 pub(crate) fn serve(at: &'static Node) -> bool {
     let is_waited = at.waiting.is_held();
     if is_waited {
@@ -197,38 +204,26 @@ pub(crate) fn serve(at: &'static Node) -> bool {
     is_waited
 }
 
-/// Changes the queues, and calls the wakers of those that were served. Within an allocator, a lock of the engine or a read section a reclaimer calls them: a
-/// waker may want a lock that the thread holds, or wait for the section's end.
+/// Changes the queues, and calls the wakers of those that were served. Within an allocator, a lock of
+/// the engine or a read section a reclaimer calls them: a waker may want a lock that the thread holds,
+/// or wait for the section's end.
 pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut ChargeQueue) -> T) -> T {
-    let is_inside = depth::is_inside() || grace::inside();
+    let may_call = !depth::is_inside() && !grace::inside();
     let mut queues = shared.wait_queue().lock();
     let done = act(&mut queues);
-    if is_inside {
-        queues.leave_untold();
-        return done;
-    }
-    if !queues.has_untold() {
-        // Mostly; the room for wakers costs more than the rest.
-        return done;
-    }
-    let wakers = queues.take_wakers();
-    if mutation::active(Mutation::WakersAreCalledUnderTheLock) {
-        wakers.call();
-        return done;
-    }
-    drop(queues);
-    wakers.call();
+    ChargeQueue::call_some(queues, shared, may_call);
     done
 }
 
-/// Whether a waiter may fit, after bytes went back to the counter of `at` by an RMW of this thread. Where no waiter asks for as few as are free, none
-/// does.
+/// Returns whether a waiter may fit, after bytes went back to the counter of `at` by an RMW of this
+/// thread. Where no waiter asks for as few as are free, none does.
 fn may_fit(at: &'static Node) -> bool {
     let seen = at.counter.read();
     seen.offline || seen.is_dry_run || at.counter.least_waiting() <= seen.headroom()
 }
 
-/// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter may fit, without the lock.
+/// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter may
+/// fit, without the lock.
 pub(crate) fn serve_freed(at: &'static Node) -> bool {
     let is_waited = at.waiting.is_held();
     if is_waited {
@@ -244,9 +239,7 @@ pub(crate) fn serve_freed(at: &'static Node) -> bool {
 pub(crate) fn serve_freed_untold(at: &'static Node) {
     if at.waiting.is_held() {
         if may_fit(at) {
-            let mut queues = at.shared().wait_queue().lock();
-            queues.serve(at);
-            queues.leave_untold();
+            serve_untold(at);
         }
         held_back::after_fall(at);
     }
@@ -257,24 +250,22 @@ pub(crate) fn serve_untold(at: &'static Node) {
     if at.waiting.is_held() {
         let mut queues = at.shared().wait_queue().lock();
         queues.serve(at);
-        queues.leave_untold();
+        ChargeQueue::call_some(queues, at.shared(), false);
     }
 }
 
-/// After the limit of `at` changed: charges that it will never let pass are told so, and others are served.
+/// After the limit of `at` changed: charges that it will never let pass try again, and others are
+/// served.
 pub(crate) fn serve_all(at: &'static Node) {
     with_queues(at.shared(), |queues| {
-        if at.rare().queue.queue().is_none() {
-            return;
-        }
-        let seen = at.counter.read();
-        queues.each(|queues, place| {
-            let entry = queues.entry(place);
-            let is_here = entry.state == State::Waiting && std::ptr::eq(entry.at, at);
-            if is_here && tries_itself(entry, seen) {
-                queues.settle(place, State::Again);
+        let (seen, mut after) = (at.counter.read(), None);
+        while let Some((key, number, _)) = queues.next(at, after) {
+            let entry = queues.entry(number);
+            if entry.state == State::Waiting && tries_itself(entry, seen) {
+                queues.settle(number, State::Again);
             }
-        });
+            after = Some(key);
+        }
         queues.serve(at);
     });
 }
@@ -282,12 +273,10 @@ pub(crate) fn serve_all(at: &'static Node) {
 /// Ends the waits of a group that was marked offline, and has no group below it.
 pub(crate) fn removed(node: &'static Node) {
     with_queues(node.shared(), |queues| {
-        let words = &node.rare().queue;
-        if words.charges() > 0 {
+        if node.rare().queue.charges() > 0 {
             queues.wake_within(node);
         }
-        // A reclaimer lets go of it.
-        words.queue().into_iter().for_each(|number| queues.make_due(number));
+        queues.hurry(node);
     });
 }
 
@@ -364,16 +353,16 @@ mod tests {
     const PAGE: u64 = 4096;
 
     /// Puts a charge of `node` into the queue at `at`. A thread that waits looks again by itself; here none does.
-    fn enqueue(node: &'static Node, at: &'static Node, bytes: u64) -> u32 {
+    fn enqueue(node: &'static Node, at: &'static Node, bytes: u64) -> u64 {
         let deadline = Instant::now() + Duration::from_secs(3600);
-        let mut queues = ChargeQueue::reserve(at.shared().wait_queue());
-        let place = queues.list(node, bytes, deadline, Want::Charge, Party::Thread(thread::current()));
-        queues.enqueue(place, at);
-        place
+        let mut queues = at.shared().wait_queue().lock();
+        let number = queues.list(node, bytes, deadline, Want::Charge, Party::Thread(thread::current()));
+        queues.enqueue(number, at);
+        number
     }
 
     /// Ends the wait. Whether its charge was made.
-    fn is_handed(node: &'static Node, place: u32) -> bool {
+    fn is_handed(node: &'static Node, place: u64) -> bool {
         let mut queues = node.shared().wait_queue().lock();
         let state = queues.entry(place).state;
         drop(queues.unlist(place));
@@ -461,7 +450,7 @@ mod tests {
         assert_eq!(tried.try_charge(372).unwrap_err().group(), tried.id(), "its share refuses");
         let (node, queue) = (tried.node(), tried.node().shared().wait_queue());
         let far = Instant::now() + Duration::from_secs(3600);
-        let mut queues = ChargeQueue::reserve(queue);
+        let mut queues = queue.lock();
         let place = queues.list(node, 372, far, Want::Charge, Party::Thread(thread::current()));
         queues.enqueue(place, node);
         assert_eq!(queues.entry(place).state, State::Waiting, "it would try in vain");

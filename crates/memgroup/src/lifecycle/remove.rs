@@ -92,6 +92,7 @@ impl Shared {
             self.release_held(&mut tree, id);
         }
         // Futures hold handles, so no task waits here. Threads may, by the bytes of their charges.
+        self.waits().reclaimers.end_all();
         self.wait_queue().lock().end_all();
         Some(farewells)
     }

@@ -18,27 +18,16 @@ erasable! {
 }
 
 erasable! {
-    /// The words of a group that the queues of waiting charges use, under their lock. They are zero
-    /// while no charge waits.
+    /// The word of a group that the queues of waiting charges use, under their lock.
     pub(crate) struct QueueWords {
-        /// One more than the number of the queue at this group; 0 without a queue.
-        queue: AtomicU32,
         /// The number of charges of this group that wait, at any level.
         charges: AtomicU32,
     }
 }
 
 impl QueueWords {
-    pub(crate) fn queue(&self) -> Option<u32> {
-        // ORDERING: Relaxed, here and below, because the lock of the queues orders the accesses.
-        self.queue.load(Ordering::Relaxed).checked_sub(1)
-    }
-
-    pub(crate) fn set_queue(&self, queue: Option<u32>) {
-        self.queue.store(queue.map_or(0, |queue| queue + 1), Ordering::Relaxed);
-    }
-
     pub(crate) fn charges(&self) -> u32 {
+        // ORDERING: Relaxed, here and below, because the lock of the queues orders the accesses.
         self.charges.load(Ordering::Relaxed)
     }
 

@@ -75,7 +75,7 @@ fn full_group() -> &'static Node {
 fn unmarked_group() -> &'static Node {
     let group = lone_group(1, UNIT);
     charge_counters(group, UNIT).ok().unwrap();
-    assert_eq!(ChargeQueue::register(group.shared().wait_queue()), FIRST);
+    assert_eq!(group.shared().waits().reclaimers.add(), FIRST);
     group
 }
 

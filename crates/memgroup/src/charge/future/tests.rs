@@ -46,7 +46,7 @@ fn waiting(room: u64, count: usize, each: u64) -> (Group, Charge, Vec<Task>) {
     group.set_max(room).unwrap();
     let held = group.try_charge(room).unwrap();
     // One that does not run: it serves nothing.
-    ChargeQueue::register(group.node().shared().wait_queue());
+    group.node().shared().waits().reclaimers.add();
     // ORDERING: Relaxed; as in `reclaimer::review`.
     over_limit::change(group.node(), |node| node.waiting.held.fetch_add(1, Ordering::Relaxed));
     let task = |_| Task { charging: group.charge(each), woken: Arc::default() };

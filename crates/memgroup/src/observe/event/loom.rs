@@ -13,8 +13,8 @@ use crate::charge::loom::{UNIT, explore, explore_up_to, lone_group};
 use crate::charge::reclaimer;
 use crate::counter::events::{Event, Events};
 use crate::observe::event::{EventsAfter, count, wait};
-use crate::observe::wait::charges::ChargeQueue;
-use crate::observe::wait::tasks::{TaskWaker, WaitEnded};
+use crate::observe::wait::party::Wakers;
+use crate::observe::wait::tasks::WaitEnded;
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -80,7 +80,7 @@ impl Drop for Modelled {
 /// A group, and a task for its events, in a hierarchy with a reclaimer that does not run.
 fn a_task() -> (&'static Node, Modelled) {
     let group = lone_group(1, UNIT);
-    assert_eq!(ChargeQueue::register(group.shared().wait_queue()), FIRST);
+    assert_eq!(group.shared().waits().reclaimers.add(), FIRST);
     (group, Modelled(Some(Group::pinned(group).events_after(&Events::default()))))
 }
 
@@ -106,7 +106,7 @@ fn assert_empty(group: &'static Node) {
 /// Counts an event. Later a reclaimer wakes the tasks.
 fn count_and_tell(group: &'static Node) {
     count(group, Event::Max);
-    group.shared().waits().tell_untold();
+    group.shared().waits().call_wakers();
 }
 
 /// A task waits for an event.
@@ -154,7 +154,7 @@ fn one_task_waits_while_the_group_is_removed() {
     let (group, task) = a_task();
     let other = thread::spawn(move || {
         group.shared().remove(group).unwrap();
-        group.shared().waits().tell_untold();
+        group.shared().waits().call_wakers();
     });
     assert_eq!(block_on(group, task), Err(WaitEnded::Removed));
     other.join().unwrap();
@@ -176,14 +176,11 @@ fn an_event_comes_as_the_reclaimer_sleeps() {
     let waker = Waker::from(Arc::new(Unpark(thread::current(), group)));
     assert!(task.poll(&waker).is_pending());
     let reclaimer = thread::spawn(move || {
-        let tasks = TaskWaker::begin(group.shared());
-        loop {
-            let (wakers, _) = tasks.take(true);
-            if !wakers.is_empty() {
-                return wakers.call();
-            }
-            thread::park();
-        }
+        let look = || {
+            let (wakers, until) = group.shared().waits().take_wakers(Instant::now());
+            if wakers.is_empty() { Err(until) } else { Ok(wakers) }
+        };
+        group.shared().waits().reclaimers.next(FIRST, look).into_iter().for_each(Wakers::call);
     });
     count(group, Event::Max);
     thread::park();

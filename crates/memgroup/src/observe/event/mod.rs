@@ -55,7 +55,7 @@ fn wake_watchers(node: &'static Node) {
         node.shared().waits().wake_armed(|group, target| match target {
             Target::Group(Reach::Local) => std::ptr::eq(group, node),
             Target::Group(Reach::Subtree) => node.is_within(group),
-            Target::Trigger(_) | Target::Untold => false,
+            Target::Trigger(_) => false,
         });
     }
 }

@@ -2,10 +2,11 @@
 
 pub(crate) mod charges;
 pub(crate) mod list;
-pub(crate) mod order;
 pub(crate) mod party;
 pub(crate) mod queue;
+pub(crate) mod reclaimers;
 pub(crate) mod report;
+pub(crate) mod table;
 pub(crate) mod tasks;
 
 use core::time::Duration;
@@ -33,7 +34,7 @@ pub enum WaitKind {
 }
 
 impl WaitKind {
-    /// Whether it waits for memory, and not for news.
+    /// Returns whether it waits for memory, and not for news.
     pub(crate) fn is_for_memory(self) -> bool {
         !matches!(self, WaitKind::Event | WaitKind::Pressure)
     }
@@ -63,7 +64,7 @@ pub(crate) fn removed(node: &'static Node) {
     node.shared().waits().wake_within(node);
 }
 
-/// Whether a model that has found a fault unwinds: its locks and atomics must not be used then.
+/// Returns whether a model that has found a fault unwinds: its locks and atomics must not be used then.
 pub(crate) fn is_model_failing() -> bool {
     cfg!(memgroup_loom) && std::thread::panicking()
 }

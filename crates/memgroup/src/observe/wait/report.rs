@@ -81,39 +81,28 @@ struct Seen {
 
 /// Calls `visit` with each wait, under the locks.
 fn each(shared: &'static Shared, mut visit: impl FnMut(Seen)) {
-    let mut queues = shared.wait_queue().lock();
+    let queues = shared.wait_queue().lock();
     // As of one instant: both locks at a time.
     shared.waits().each(|entry| {
-        let &mut list::Entry { node, at, kind, bytes, since, deadline, .. } = entry;
+        let &list::Entry { node, at, kind, bytes, since, deadline, .. } = entry;
         visit(Seen { node, at, kind, bytes, since, deadline });
     });
-    queues.each(|queues, place| {
-        let &charges::Entry { node, at, bytes, .. } = queues.entry(place);
-        let (since, deadline) = (queues.since(place), queues.deadline(place));
+    for entry in queues.entries() {
+        let &charges::Entry { node, at, bytes, .. } = entry;
+        let (since, deadline) = (queues.since(entry), queues.deadline(entry));
         visit(Seen { node, at, kind: WaitKind::Charge, bytes, since, deadline });
-    });
+    }
 }
 
-/// The value of each wait that `is_wanted`, at one instant. The vector grows without the locks.
+/// Returns the value of each wait that `is_wanted`, at one instant.
 fn collect<T>(shared: &'static Shared, is_wanted: impl Fn(&Seen) -> bool, of: impl Fn(Seen) -> T) -> Vec<T> {
     let mut waits = Vec::new();
-    loop {
-        let mut there = 0;
-        each(shared, |wait| {
-            if !is_wanted(&wait) {
-                return;
-            }
-            there += 1;
-            if waits.len() < waits.capacity() {
-                waits.push(of(wait));
-            }
-        });
-        if waits.len() == there {
-            return waits;
+    each(shared, |wait| {
+        if is_wanted(&wait) {
+            waits.push(of(wait));
         }
-        waits.clear();
-        waits.reserve(there + there / 8 + 1);
-    }
+    });
+    waits
 }
 
 /// The group, the bytes and the begin of every listed wait for memory, at one instant.
@@ -184,14 +173,15 @@ impl Group {
 
     /// Ends all waits of this group and of those below it, of every kind. Returns how many it ended.
     ///
-    /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and waits for events and triggers are over. Waits that
+    /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and
+    /// waits for events and triggers are over. Waits that
     /// begin afterwards are not ended.
     pub fn wake_waiters(&self) -> usize {
         let (node, shared) = (self.node(), self.node().shared());
         let mut queues = shared.wait_queue().lock();
         let charges = queues.wake_within(node);
         let others = shared.waits().wake_within(node);
-        ChargeQueue::tell_all(queues, shared.wait_queue());
+        ChargeQueue::call_wakers(queues, shared.wait_queue());
         charges + others
     }
 }

@@ -1,34 +1,31 @@
-//! Tasks: waits of futures for events and triggers, and the reclaimers that wake them.
+//! Tasks: waits of futures for events and triggers.
 //!
 //! ```text
-//!   poll ─▶ look: found ─▶ Ready          event, firing, removal ─▶ told, untold ─▶ a reclaimer is told
-//!             └─ in the list, armed ─▶ look: found ─▶ Ready                            └─▶ takes the waker, and calls it without a lock
+//!   poll ─▶ look: found ─▶ Ready          event, firing, removal ─▶ notified: its waker is in the queue
+//!             └─ in the list, armed ─▶ look: found ─▶ Ready           └─▶ a reclaimer calls it without a lock
 //!                                       └─▶ Pending
 //! ```
 //!
-//! An event may be counted inside an allocator, under locks of the engine, or while a level is frozen. A waker is the user's code, and may charge. So the
-//! thread that counts an event calls no waker. A reclaimer does, on a thread that is in none of these.
+//! An event may be counted inside an allocator, under locks of the engine, or while a level is
+//! frozen. A waker is the user's code, and may charge. So the thread that counts an event calls no
+//! waker. A reclaimer does, on a thread that is in none of these.
 //!
 //! - I1. A task is in the list from the poll that found nothing until its future ends or is dropped.
-//! - I2. A reclaimer is in the list while it runs. It is told of untold tasks while it sleeps. Awake, it looks for them before it sleeps.
-//! - I3. A task is in the list before it looks for a reclaimer. The last reclaimer leaves before it tells the tasks in the list. So one of the two sees
-//!   the other, and no task waits without a reclaimer.
-//! - E1. Reclaimer ↔ event: both the look for untold tasks and the note that the reclaimer sleeps are in one section of the list's lock. An event comes
-//!   before it, and its tasks are found; or after it, and it wakes the reclaimer. Loom: `a_reclaimer_wakes_the_task`.
+//! - I2. A task is in the list before it looks for a reclaimer. The last reclaimer leaves before it
+//!   notifies the tasks in the list. So one of the two sees the other, and no task waits without a
+//!   reclaimer.
+//! - E1. Reclaimer ↔ event: see `reclaimers` E1.
 
 use core::fmt;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-use memgroup_sync::thread;
-
 use crate::base::deadline::Deadline;
 use crate::base::mutation::{self, Mutation};
-use crate::observe::wait::list::{List, Place, Target, Wait, Waits};
-use crate::observe::wait::party::{Party, Wakers};
+use crate::observe::wait::list::{Place, Target, Wait};
+use crate::observe::wait::party::Party;
 use crate::observe::wait::{WaitKind, Wake};
 use crate::tree::handle::Group;
-use crate::tree::shared::Shared;
 
 /// The reason why a future for events or for a trigger ended with nothing new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +86,8 @@ impl TaskWait {
         }
     }
 
-    /// Polls it. `look` returns the result, or, as an error, when it is to look again although nothing tells it.
+    /// Polls it. `look` returns the result, or, as an error, when it must look again although nothing
+    /// notifies it.
     pub(crate) fn poll<T>(
         &mut self,
         waker: &Waker,
@@ -119,18 +117,18 @@ impl TaskWait {
             Some(place) => place,
             empty @ None => {
                 let deadline = Deadline::from(self.deadline).instant_or_far();
-                let (kind, target, party) = (self.kind, Some(self.target), Party::told());
+                let (kind, target, party) = (self.kind, Some(self.target), Party::awake());
                 let wait = Wait { node, at: node, kind, bytes: 0, deadline, target, party };
                 let place = empty.insert(Place::begin(wait));
-                // After it is in the list (I3).
-                has_reclaimer = node.shared().wait_queue().lock().has_reclaimer();
+                // After it is in the list (I2).
+                has_reclaimer = node.shared().waits().reclaimers.is_any();
                 place
             }
         };
         let early = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(&mut *look);
         place.arm();
-        let told = place.renew(waker.clone());
-        if told == Some(Wake::Notified) {
+        let wake = place.renew(waker.clone());
+        if wake == Some(Wake::Notified) {
             // The notice that was taken away just now may have come after the first, and a notice disarms.
             place.arm();
         }
@@ -139,7 +137,7 @@ impl TaskWait {
             Ok(found) => return Poll::Ready(Ok(found)),
             Err(again) => again,
         };
-        let ended = match told {
+        let ended = match wake {
             Some(Wake::All) if node.counter.is_offline() => WaitEnded::Removed,
             Some(Wake::All) => WaitEnded::Woken,
             Some(Wake::Deserted) => WaitEnded::NoReclaimer,
@@ -151,64 +149,5 @@ impl TaskWait {
             }
         };
         Poll::Ready(Err(ended))
-    }
-}
-
-/// A reclaimer in the list: it wakes tasks.
-pub(crate) struct TaskWaker(Place);
-
-impl TaskWaker {
-    /// Enters the list, on the thread of the reclaimer. It keeps the hierarchy's root.
-    pub(crate) fn begin(shared: &'static Shared) -> TaskWaker {
-        let node = shared.root();
-        let (kind, target) = (WaitKind::Event, Some(Target::Untold));
-        let deadline = Deadline::NEVER.instant_or_far();
-        let party = Party::Thread(thread::current());
-        TaskWaker(Place::begin(Wait { node, at: node, kind, bytes: 0, deadline, target, party }))
-    }
-
-    /// Takes the wakers of tasks that are untold. From now on the reclaimer is awake; or, if it `sleeps` and there are none, it is told of further
-    /// ones. Also returns when the next task is to look again.
-    pub(crate) fn take(&self, sleeps: bool) -> (Wakers, Option<Instant>) {
-        let now = Instant::now();
-        let (wakers, next) = self.0.waits().with_list(|list| {
-            let next = list.tell_late(now);
-            let wakers = list.take_wakers();
-            if !mutation::active(Mutation::ReclaimerSleepsWithoutALook) {
-                list.set_asleep(self.0.ticket(), sleeps && wakers.is_empty());
-            }
-            (wakers, next)
-        });
-        if mutation::active(Mutation::ReclaimerSleepsWithoutALook) {
-            let asleep = sleeps && wakers.is_empty();
-            self.0.waits().with_list(|list| list.set_asleep(self.0.ticket(), asleep));
-        }
-        (wakers, next)
-    }
-
-    /// The reclaimer may be in foreign code for long. If a task is to look again later, another one that sleeps is to tell it.
-    pub(crate) fn hand_on(&self) {
-        self.0.waits().with_list(List::hand_on);
-    }
-}
-
-impl Waits {
-    /// No reclaimer is left: tells all tasks so, and calls their wakers. The caller holds no other lock.
-    pub(crate) fn desert_tasks(&self) {
-        if !mutation::active(Mutation::LastReclaimerLeavesTasks) {
-            self.with_list(|list| list.tell_tasks(Wake::Deserted));
-        }
-        self.tell_untold();
-    }
-
-    /// Calls the wakers of all tasks that are untold. The caller holds no lock.
-    pub(crate) fn tell_untold(&self) {
-        loop {
-            let wakers = self.with_list(List::take_wakers);
-            if wakers.is_empty() {
-                return;
-            }
-            wakers.call();
-        }
     }
 }

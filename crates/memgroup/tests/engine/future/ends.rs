@@ -240,7 +240,9 @@ fn a_task_that_tries_again_before_its_waker_was_called_leaves_others_theirs() {
     drop(inside);
     assert!(poll(&mut waits[1]).is_pending(), "it is in the queue again");
     group.set_max(2 * PAGE).unwrap();
-    assert_eq!(calls.each_ref().map(|calls| calls.now()), [1, 0, 1]);
+    // It may be woken once more than it has to; the others must be.
+    let [first, again, last] = calls.each_ref().map(|calls| calls.now());
+    assert!((first, last) == (1, 1) && again <= 1, "{first} {again} {last}");
     drop((waits, held));
     assert_eq!(group.usage_exact(), 0);
 }

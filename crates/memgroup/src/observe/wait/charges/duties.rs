@@ -1,199 +1,139 @@
-//! Duties: the work of reclaimers, and the reclaimers that there are.
+//! Duties: the work of reclaimers on queues.
 //!
-//! - I1. A queue is at most once among those that are due, at most once among those for later, and in at most one review.
-//! - I2. A queue with a task is served: it is due, in a review or for later. A served queue holds its group.
-//! - I3. A task that becomes the first of its queue makes that due, unless a reclaimer has tried to make room for it there, or found that it can
-//!   make none.
+//! - I1. A queue is at most once among those that are due, at most once among those for later, and in
+//!   at most one review. A list may name a queue that is no longer there, or not due any more.
+//! - I2. A queue with a task is served: it is due, in a review or for later. A served queue holds its
+//!   group.
+//! - I3. A task that becomes the first of its queue makes that due, unless a reclaimer has tried to
+//!   make room for it there, or found that it can make none.
 
 use std::time::Instant;
 
-use memgroup_sync::Mutex;
-use memgroup_sync::thread::Thread;
-
 use crate::base::mutation::{self, Mutation};
-use crate::observe::wait::charges::places::take_roomier;
 use crate::observe::wait::charges::{ChargeQueue, State};
-use crate::observe::wait::order;
+use crate::tree::node::Node;
+
+/// What reclaimers do for a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Service {
+    Unserved,
+    /// It is reviewed at once.
+    Due,
+    InReview,
+    /// It is reviewed again later, or at once if another task becomes the first.
+    Later,
+    /// It is reviewed later, because the last review found that a reclaimer can make no room.
+    InVain,
+}
 
 /// The next task of a reclaimer.
 pub(crate) enum Duty {
-    /// To review the queue with this number.
-    Review(u32),
-    /// To let go of the group of a queue that no task waits in.
-    Release(u32),
+    /// To review the queue of this group.
+    Review(&'static Node),
+    /// To let go of this group, at which no task waits.
+    Release(&'static Node),
     /// Nothing before this instant.
     Later(Instant),
     Nothing,
 }
 
-/// A reclaimer that is to be notified.
-pub(super) struct Registered {
-    number: u64,
-    /// Its thread, since it first slept.
-    thread: Option<Thread>,
-    /// It sleeps, and was not notified. One that was woken by its time says so itself: else it would be notified in a shrinker's call.
-    is_asleep: bool,
-}
-
 /// The work of reclaimers.
 impl ChargeQueue {
-    /// Adds a reclaimer, and returns its number.
-    pub(crate) fn register(lock: &Mutex<ChargeQueue>) -> u64 {
-        let mut spare = Vec::new();
-        loop {
-            let mut queues = lock.lock();
-            take_roomier!(queues.reclaimers, spare);
-            if queues.reclaimers.len() < queues.reclaimers.capacity() {
-                let number = queues.next;
-                queues.next += 1;
-                queues.reclaimers.push(Registered { number, thread: None, is_asleep: false });
-                return number;
-            }
-            let most = (2 * queues.reclaimers.len()).max(2);
-            drop(queues);
-            spare = Vec::with_capacity(most);
+    /// No reclaimer is left: ends the waits of all tasks in queues.
+    pub(crate) fn desert_tasks(&mut self) {
+        if !mutation::active(Mutation::LastReclaimerLeavesTasks) {
+            self.settle_all(State::Deserted, |entry| entry.is_task() && entry.is_in_queue());
         }
     }
 
-    /// Ends a reclaimer. Returns whether it was the last, and there is one no more: then the tasks in queues were told.
-    pub(crate) fn unregister(&mut self, number: u64) -> bool {
-        let Some(index) = self.reclaimers.iter().position(|one| one.number == number) else { return false };
-        let one = self.reclaimers.swap_remove(index);
-        if let Some(thread) = one.thread.filter(|_| one.is_asleep) {
-            thread.unpark();
-        }
-        if !self.reclaimers.is_empty() {
-            // It may have been told to do something.
-            self.notify_reclaimer();
-            return false;
-        }
-        self.each(|queues, place| {
-            let entry = queues.entry(place);
-            let is_told = !mutation::active(Mutation::LastReclaimerLeavesTasks);
-            if is_told && entry.is_task() && entry.is_in_queue() {
-                queues.settle(place, State::Deserted);
-            }
-        });
-        true
-    }
-
-    /// Ends all reclaimers and all waits, when the hierarchy goes.
-    pub(crate) fn end_all(&mut self) {
-        while let Some(last) = self.reclaimers.last() {
-            self.unregister(last.number);
-        }
-        self.each(|queues, place| {
-            if queues.entry(place).state != State::Handed {
-                queues.settle(place, State::Woken);
-            }
-        });
-    }
-
-    /// The reclaimer is awake. Whether it is to go on.
-    pub(crate) fn begin_round(&mut self, number: u64) -> bool {
-        let own = self.reclaimers.iter_mut().find(|one| one.number == number);
-        own.map(|own| own.is_asleep = false).is_some()
-    }
-
-    pub(crate) fn has_reclaimer(&self) -> bool {
-        !self.reclaimers.is_empty()
-    }
-
-    pub(super) fn notify_reclaimer(&mut self) {
-        let Some(one) = self.reclaimers.iter_mut().find(|one| one.is_asleep) else { return };
-        one.is_asleep = false;
-        if let Some(thread) = &one.thread {
-            thread.unpark();
-        }
-    }
-
-    /// The reclaimer parks when it has let go of the lock.
-    pub(crate) fn sleep(&mut self, number: u64, thread: Thread) -> Option<Thread> {
-        let own = self.reclaimers.iter_mut().find(|one| one.number == number)?;
-        own.is_asleep = true;
-        own.thread.replace(thread)
-    }
-
-    /// Has the queue reviewed at once, if its first wait is a task for which no reclaimer has made room yet.
-    pub(crate) fn review_first(&mut self, number: u32) {
-        let queue = self.queue(number);
-        if queue.tasks == 0 || queue.is_due || queue.is_in_review || queue.is_in_vain {
+    /// Has the queue reviewed at once, if its first wait is a task for which no reclaimer has made
+    /// room yet.
+    pub(crate) fn review_first(&mut self, at: &'static Node) {
+        let Some(queue) = self.queues.get(&at.id()).filter(|queue| queue.tasks > 0) else { return };
+        if !matches!(queue.service, Service::Unserved | Service::Later) {
             return;
         }
-        let first = order::first(self, queue.root).map(|first| self.entry(first));
+        let first = self.next(at, None).map(|(_, number, _)| self.entry(number));
         if first.is_some_and(|first| first.is_task() && !first.is_reviewed && first.state == State::Waiting) {
-            self.make_due(number);
+            self.make_due(at);
         }
     }
 
-    /// Has a reclaimer look at the queue at once.
-    pub(crate) fn make_due(&mut self, number: u32) {
-        let queue = self.queue_mut(number);
-        if queue.is_detached || queue.is_due || queue.is_in_review {
-            return;
+    /// Has a reclaimer look at once at the queue of a group that was removed, and let go of it.
+    pub(crate) fn hurry(&mut self, at: &'static Node) {
+        if self.queue_mut(at).is_some_and(|queue| matches!(queue.service, Service::Later | Service::InVain)) {
+            self.make_due(at);
         }
-        queue.is_due = true;
-        if !std::mem::replace(&mut queue.is_served, true) {
+    }
+
+    fn make_due(&mut self, at: &'static Node) {
+        let Some(queue) = self.queue_mut(at) else { return };
+        if std::mem::replace(&mut queue.service, Service::Due) == Service::Unserved {
             // Until a reclaimer lets go of it: `Duty::Release`.
-            queue.at.pin_inner();
+            at.pin_inner();
         }
-        self.due.push_back(number);
-        self.notify_reclaimer();
+        self.due.push_back(at.id());
+        at.shared().waits().reclaimers.wake_one();
     }
 
-    /// The next task of a reclaimer. A queue is reviewed by one at a time.
+    /// Returns the next task of a reclaimer. A queue is reviewed by one at a time.
     pub(crate) fn next_duty(&mut self, now: Instant) -> Duty {
         loop {
-            let number = match (self.due.pop_front(), self.later.front()) {
-                (Some(number), _) => {
-                    self.queue_mut(number).is_due = false;
-                    number
-                }
-                (None, Some(&(when, number))) if when <= now => {
+            let (id, is_due) = match (self.due.pop_front(), self.later.front()) {
+                (Some(id), _) => (id, true),
+                (None, Some(&(when, id))) if when <= now => {
                     self.later.pop_front();
-                    self.queue_mut(number).is_later = false;
-                    number
+                    (id, false)
                 }
                 (None, Some(&(when, _))) => return Duty::Later(when),
                 (None, None) => return Duty::Nothing,
             };
-            let queue = self.queue(number);
-            if queue.is_detached {
-                self.detach_if_idle(number);
-            } else if queue.is_served && !queue.is_due && !queue.is_in_review {
-                let is_idle = queue.tasks == 0 && (!queue.is_later || queue.at.counter.is_offline());
-                self.queue_mut(number).is_in_review = true;
-                if !self.due.is_empty() || !self.later.is_empty() || self.has_timed() {
-                    // This reclaimer may be in foreign code for long. Another one is to look when the rest is due.
-                    self.notify_reclaimer();
-                }
-                return if is_idle { Duty::Release(number) } else { Duty::Review(number) };
+            let Some(queue) = self.queues.get_mut(&id) else { continue };
+            queue.is_later &= is_due;
+            match queue.service {
+                Service::Due if is_due => {}
+                Service::Later | Service::InVain if !is_due => {}
+                _ => continue,
             }
+            queue.service = Service::InReview;
+            let (at, offline) = (queue.at, queue.at.counter.is_offline());
+            let is_idle = queue.tasks == 0 && (!queue.is_later || offline);
+            if !(self.due.is_empty() && self.later.is_empty() && self.timed.is_empty()) {
+                // This reclaimer may be in foreign code for long. Another one looks after the rest.
+                at.shared().waits().reclaimers.wake_one();
+            }
+            return if is_idle { Duty::Release(at) } else { Duty::Review(at) };
         }
     }
 
-    /// The review of a queue is over: it is reviewed again at `when`, or earlier if there is a reason, and a review is not in vain.
-    pub(crate) fn end_review_of(&mut self, number: u32, when: Instant, is_in_vain: bool) {
-        let queue = self.queue_mut(number);
-        (queue.is_in_review, queue.is_in_vain) = (false, is_in_vain);
+    /// Notes that the queue of a group in review holds the mark of the group. Returns whether it did.
+    pub(crate) fn set_marked(&mut self, at: &'static Node) -> bool {
+        self.queue_mut(at).is_some_and(|queue| std::mem::replace(&mut queue.is_marked, true))
+    }
+
+    /// The review of a queue is over: it is reviewed again at `when`, or earlier if there is a reason,
+    /// and a review is not in vain.
+    pub(crate) fn end_review_of(&mut self, at: &'static Node, when: Instant, is_in_vain: bool) {
+        let Some(queue) = self.queue_mut(at) else { return };
+        queue.service = if is_in_vain { Service::InVain } else { Service::Later };
         if !std::mem::replace(&mut queue.is_later, true) {
-            self.later.push_back((when, number));
+            self.later.push_back((when, at.id()));
         }
-        self.review_first(number);
+        self.review_first(at);
     }
 
-    /// The reclaimer lets go of the group of a queue. If tasks have come meanwhile, it does not. Returns whether the queue had the group marked.
-    pub(crate) fn end_service(&mut self, number: u32) -> Option<bool> {
-        let has_reclaimer = self.has_reclaimer();
-        let queue = self.queue_mut(number);
-        queue.is_in_review = false;
+    /// The reclaimer lets go of a group. If tasks have come and there is a reclaimer, it does not.
+    /// Returns whether the queue had the group marked.
+    pub(crate) fn end_service(&mut self, at: &'static Node) -> Option<bool> {
+        let has_reclaimer = at.shared().waits().reclaimers.is_any();
+        let queue = self.queue_mut(at)?;
         if queue.tasks > 0 && has_reclaimer {
-            self.make_due(number);
+            self.make_due(at);
             return None;
         }
-        (queue.is_served, queue.is_in_vain) = (false, false);
+        queue.service = Service::Unserved;
         let was_marked = std::mem::replace(&mut queue.is_marked, false);
-        self.detach_if_idle(number);
+        self.drop_if_idle(at);
         Some(was_marked)
     }
 }

@@ -1,38 +1,45 @@
-//! Charges: every charge that waits in a hierarchy, from the beginning of its wait to its end, and the queues in which they wait.
+//! Charges: every charge that waits in a hierarchy, from the beginning of its wait to its end, and
+//! the queues in which they wait.
 //!
 //! ```text
-//!   list ─▶ Idle ── join a queue ─▶ Waiting ── settle ─▶ Handed | Again | Woken | Deserted ── unlist
+//!   list ─▶ Idle ── join a queue ─▶ Waiting ── settle ─▶ Handed | Again | Woken | Deserted | Late ── unlist
 //!                                   │     ▲                  └─ a thread: unparked at once
-//!                                   ▼     │                  └─ a task: untold, until its waker is taken, and called without the lock
+//!                                   ▼     │                  └─ a task: its waker is called without the lock
 //!                                 Away: room is made for it
 //! ```
 //!
-//! A wait is a thread that is parked, or a task: a future with a waker. Each wait has a place, which it keeps. So its ticket is a number, and neither a
-//! queue nor the list of waits that are to be told takes further memory. The queue of a group is a tree (`order`).
+//! A wait is a thread that is parked, or a task: a future with a waker. It is known by its number.
+//! A queue has the numbers in the order of weight, then of arrival.
 //!
-//! - I1. All of it is under one lock, which is taken before the list of other waits, and after the tree lock.
-//! - I2. A thread that holds the lock neither allocates nor frees: places come in chunks, which `reserve` makes without the lock. It
-//!   unparks threads, and calls, clones and drops no waker of a task: those are the user's code.
-//! - I3. A wait that is settled is in no queue. Its outcome stays until its party leaves, or joins another queue.
-//! - I4. A task that was settled is untold until a thread takes its waker. A thread that leaves tasks untold has a reclaimer do it.
-//! - E1. A removal marks the group offline, then goes through the waits. A wait is listed, then checks the mark. Both are under the lock, so no wait
-//!   of a removed group sleeps.
+//! - I1. All of it is under one lock, which is taken before the list of other waits, and after the
+//!   tree lock.
+//! - I2. Under the lock no waker of a task is called, cloned or dropped: those are the user's code. A
+//!   wait that begins or joins a queue may allocate, before it changes anything. To serve, settle or
+//!   end a wait allocates nothing.
+//! - I3. A wait that is settled is in no queue. Its outcome stays until its party leaves, or joins
+//!   another queue.
+//! - I4. The thread that settled a task calls its waker, or has a reclaimer do it.
+//! - I5. No wait looks for fewer bytes than its queue says (`least`). It may say too few: a search in
+//!   vain, which visits all, corrects it.
+//! - E1. A removal marks the group offline, then goes through the waits. A wait is listed, then checks
+//!   the mark. Both are under the lock, so no wait of a removed group sleeps.
 
 pub(crate) mod deadlines;
 pub(crate) mod duties;
-mod places;
-mod wakers;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use memgroup_sync::Mutex;
+use memgroup_sync::{Mutex, MutexGuard};
 
-use crate::observe::wait::charges::duties::Registered;
-use crate::observe::wait::charges::places::{CHUNK, Chunk, Slot};
-use crate::observe::wait::order::{self, Links, NONE, Places};
+use crate::base::id::NodeId;
+use crate::base::mutation::{self, Mutation};
+use crate::observe::wait::charges::duties::Service;
 pub(crate) use crate::observe::wait::party::Party;
+use crate::observe::wait::party::{WakeQueue, Wakers};
+use crate::observe::wait::table::Table;
 use crate::tree::node::Node;
 use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
@@ -79,120 +86,90 @@ pub(crate) struct Entry {
     /// Nanoseconds of the queues' clock.
     since: u64,
     deadline: u64,
-    /// Its place in the order of a queue: its weight, and then its number.
-    pub(crate) key: u64,
     party: Party,
+    /// The weight by which it is in its queue.
+    weight: u32,
     pub(crate) state: State,
     pub(crate) want: Want,
     /// How many were served before it while it was the first.
     pub(crate) passed: u8,
     /// A reclaimer has tried to make room for it since it is in this queue.
     pub(crate) is_reviewed: bool,
-    is_untold: bool,
     /// It is in the order of deadlines.
     is_timed: bool,
 }
 
 impl Entry {
     pub(crate) fn is_task(&self) -> bool {
-        matches!(self.party, Party::Task(_))
+        self.party.is_task()
     }
 
-    /// The number by which no other wait is called.
-    pub(crate) fn number(&self) -> u64 {
-        self.key & ((1 << NUMBER_BITS) - 1)
-    }
-
-    /// Whether it is in a queue.
     pub(crate) fn is_in_queue(&self) -> bool {
         matches!(self.state, State::Waiting | State::Away)
     }
 
-    /// Whether its waker wakes the same task.
-    pub(crate) fn wakes(&self, waker: &Waker) -> bool {
-        matches!(&self.party, Party::Task(own) if own.will_wake(waker))
+    /// Returns whether `waker` wakes its task.
+    pub(crate) fn is_woken_by(&self, waker: &Waker) -> bool {
+        self.party.is_woken_by(waker)
     }
 
-    /// Gives it another waker, and returns the one before, for a drop without the lock.
-    pub(crate) fn set_party(&mut self, party: Party) -> Party {
-        std::mem::replace(&mut self.party, party)
+    /// Its place in the order of a queue.
+    pub(crate) fn key(&self, number: u64) -> u64 {
+        (u64::from(u16::MAX >> 2) - u64::from(self.weight)) << NUMBER_BITS | number
     }
 }
 
-fn key(weight: u32, number: u64) -> u64 {
-    (u64::from(u16::MAX >> 2) - u64::from(weight)) << NUMBER_BITS | number
+fn number_of(key: u64) -> u64 {
+    key & ((1 << NUMBER_BITS) - 1)
 }
 
-/// The queue of one group, and its place in the work of reclaimers.
-pub(crate) struct Queue {
-    pub(crate) at: &'static Node,
-    pub(crate) root: u32,
+/// The queue of one group, and its part in the work of reclaimers.
+struct Queue {
+    at: &'static Node,
+    /// The keys of its waits, and for how many bytes each looks: `u64::MAX` for one that is away.
+    order: BTreeMap<u64, u64>,
+    /// No wait looks for less (I5).
+    least: u64,
     /// Tasks in it.
     tasks: u32,
-    /// A reclaimer is to look after it: it holds the group, and has it marked.
-    pub(crate) is_served: bool,
-    /// It is to be reviewed at once.
-    is_due: bool,
-    is_in_review: bool,
+    service: Service,
     /// It is among those that are reviewed again later.
     is_later: bool,
-    /// The last review found that a reclaimer can make no room here. So it is reviewed only later.
-    is_in_vain: bool,
-    /// No group has it any more.
-    is_detached: bool,
     /// It holds the mark of its group.
-    pub(crate) is_marked: bool,
+    is_marked: bool,
+}
+
+impl Queue {
+    /// Makes `least` exact, by a look at all waits.
+    fn count_least(&mut self) {
+        self.least = self.order.values().copied().min().unwrap_or(u64::MAX);
+        self.at.counter.set_least_waiting(self.least);
+    }
 }
 
 /// All waiting charges of one hierarchy.
 pub(crate) struct ChargeQueue {
-    chunks: Vec<Box<Chunk>>,
-    free: u32,
-    /// The first chunk of those with waits.
-    used_chunks: u32,
-    next: u64,
-    began: Instant,
-    /// The first and the last of the tasks that are untold. They are linked by their `links`.
-    untold: (u32, u32),
+    waits: Table<Entry>,
+    queues: BTreeMap<NodeId, Queue>,
+    wakers: WakeQueue,
     /// The tasks with a deadline, in its order.
-    timed: u32,
-    queues: Vec<Queue>,
-    free_queues: Vec<u32>,
-    due: VecDeque<u32>,
-    later: VecDeque<(Instant, u32)>,
-    reclaimers: Vec<Registered>,
-    /// Chunks that were visited.
-    #[cfg(test)]
-    visits: u64,
+    timed: BTreeSet<(u64, u64)>,
+    due: VecDeque<NodeId>,
+    later: VecDeque<(Instant, NodeId)>,
+    began: Instant,
 }
 
-impl Places for ChargeQueue {
-    fn links(&self, place: u32) -> &Links {
-        &self.chunks[place as usize / CHUNK].links[place as usize % CHUNK]
-    }
-
-    fn links_mut(&mut self, place: u32) -> &mut Links {
-        &mut self.chunks[place as usize / CHUNK].links[place as usize % CHUNK]
-    }
-}
-
+/// Waits.
 impl ChargeQueue {
     pub(crate) fn new() -> ChargeQueue {
         ChargeQueue {
-            chunks: Vec::new(),
-            free: NONE,
-            used_chunks: NONE,
-            next: 0,
-            began: Instant::now(),
-            untold: (NONE, NONE),
-            timed: NONE,
-            queues: Vec::new(),
-            free_queues: Vec::new(),
+            waits: Table::new(),
+            queues: BTreeMap::new(),
+            wakers: WakeQueue::new(),
+            timed: BTreeSet::new(),
             due: VecDeque::new(),
             later: VecDeque::new(),
-            reclaimers: Vec::new(),
-            #[cfg(test)]
-            visits: 0,
+            began: Instant::now(),
         }
     }
 
@@ -200,7 +177,8 @@ impl ChargeQueue {
         instant.saturating_duration_since(self.began).as_nanos().try_into().unwrap_or(u64::MAX)
     }
 
-    /// Begins a wait, in no queue yet. The caller has taken the lock by `reserve`, and holds the node until the wait is over.
+    /// Begins a wait, in no queue yet, and returns its number. The caller holds the node until the
+    /// wait is over.
     pub(crate) fn list(
         &mut self,
         node: &'static Node,
@@ -208,213 +186,261 @@ impl ChargeQueue {
         deadline: Instant,
         want: Want,
         party: Party,
-    ) -> u32 {
-        let (place, number) = (self.free, self.next);
-        self.next += 1;
-        // The mark is read under the lock (E1).
-        let state = if node.counter.is_offline() { State::Woken } else { State::Idle };
-        let entry = Entry {
+    ) -> u64 {
+        self.wakers.reserve(self.waits.len() + 1);
+        let number = self.waits.add(Entry {
             node,
             at: node,
             bytes,
             since: self.nanos(Instant::now()),
             deadline: self.nanos(deadline),
-            key: key(0, number),
             party,
-            state,
+            weight: 0,
+            // The mark is read under the lock (E1).
+            state: if node.counter.is_offline() { State::Woken } else { State::Idle },
             want,
             passed: 0,
             is_reviewed: false,
-            is_untold: false,
             is_timed: false,
-        };
-        let taken = std::mem::replace(self.slot(place), Slot::Used(entry));
-        self.free = if let Slot::Free(next) = taken { next } else { NONE };
-        self.note_used(place);
+        });
         let words = &node.rare().queue;
         words.set_charges(words.charges() + 1);
-        place
+        number
     }
 
     /// Ends a wait. Returns its party, for a drop without the lock.
-    pub(crate) fn unlist(&mut self, place: u32) -> Party {
-        self.leave_queue(place);
-        self.take_untold(place);
-        self.take_timed(place);
-        let free = self.free;
-        let taken = std::mem::replace(self.slot(place), Slot::Free(free));
-        self.free = place;
-        self.note_free(place);
-        let Slot::Used(entry) = taken else { unreachable!("a wait has its place until it ends") };
+    pub(crate) fn unlist(&mut self, number: u64) -> Party {
+        self.leave_queue(number);
+        self.take_timed(number);
+        let entry = self.waits.remove(number).expect(LISTED);
         let words = &entry.node.rare().queue;
         words.set_charges(words.charges() - 1);
         entry.party
     }
 
-    pub(crate) fn since(&self, place: u32) -> Instant {
-        self.began + Duration::from_nanos(self.entry(place).since)
+    pub(crate) fn entry(&self, number: u64) -> &Entry {
+        self.waits.get(number).expect(LISTED)
     }
 
-    pub(crate) fn deadline(&self, place: u32) -> Instant {
-        self.began + Duration::from_nanos(self.entry(place).deadline)
+    pub(crate) fn entry_mut(&mut self, number: u64) -> &mut Entry {
+        self.waits.get_mut(number).expect(LISTED)
+    }
+
+    pub(crate) fn is_listed(&self, number: u64) -> bool {
+        self.waits.get(number).is_some()
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.waits.values()
+    }
+
+    /// Calls `visit` with the number of each wait. It may change any wait, but neither begins nor ends one.
+    fn each(&mut self, mut visit: impl FnMut(&mut ChargeQueue, u64)) {
+        let mut next = 0;
+        while let Some(number) = self.waits.first_from(next) {
+            visit(self, number);
+            next = number + 1;
+        }
+    }
+
+    pub(crate) fn since(&self, entry: &Entry) -> Instant {
+        self.began + Duration::from_nanos(entry.since)
+    }
+
+    pub(crate) fn deadline(&self, entry: &Entry) -> Instant {
+        self.began + Duration::from_nanos(entry.deadline)
+    }
+
+    /// Gives a task another waker. Returns the party before, for a drop without the lock.
+    pub(crate) fn set_waker(&mut self, number: u64, waker: Waker) -> Party {
+        self.wakers.reserve(self.waits.len());
+        std::mem::replace(&mut self.entry_mut(number).party, Party::Task(waker))
+    }
+
+    /// Notifies a wait how it ended.
+    pub(crate) fn settle(&mut self, number: u64, state: State) {
+        self.leave_queue(number);
+        let entry = self.waits.get_mut(number).expect(LISTED);
+        entry.state = state;
+        self.wakers.notify(&mut entry.party);
+    }
+
+    /// Ends the waits that are meant. Returns how many.
+    fn settle_all(&mut self, state: State, is_meant: impl Fn(&Entry) -> bool) -> usize {
+        let mut settled = 0;
+        self.each(|queues, number| {
+            if is_meant(queues.entry(number)) {
+                queues.settle(number, state);
+                settled += 1;
+            }
+        });
+        settled
+    }
+
+    /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were ended now.
+    pub(crate) fn wake_within(&mut self, top: &'static Node) -> usize {
+        self.settle_all(State::Woken, |entry| {
+            let is_meant = entry.node.is_within(top) || std::ptr::eq(entry.at, top);
+            is_meant && !matches!(entry.state, State::Woken | State::Handed)
+        })
+    }
+
+    /// Ends all waits, when the hierarchy goes.
+    pub(crate) fn end_all(&mut self) {
+        self.settle_all(State::Woken, |entry| entry.state != State::Handed);
+    }
+}
+
+const LISTED: &str = "a wait is listed until its end";
+
+/// Wakers of tasks that were settled.
+impl ChargeQueue {
+    /// Calls the wakers without the lock, as many as one thread calls after an operation, and leaves
+    /// the others to a reclaimer. If the thread may not run a user's code, a reclaimer calls all.
+    pub(crate) fn call_some(
+        mut queues: MutexGuard<'_, ChargeQueue>,
+        shared: &'static Shared,
+        may_call: bool,
+    ) {
+        // Mostly; the room for wakers costs more than the rest.
+        if queues.wakers.is_empty() {
+            return;
+        }
+        let wakers = may_call.then(|| queues.wakers.take());
+        if !queues.wakers.is_empty() {
+            shared.waits().reclaimers.wake_one();
+        }
+        let kept = mutation::active(Mutation::WakersAreCalledUnderTheLock).then_some(queues);
+        wakers.into_iter().for_each(Wakers::call);
+        drop(kept);
+    }
+
+    /// Takes as many wakers as a thread calls at a time.
+    pub(crate) fn take_wakers(&mut self) -> Wakers {
+        self.wakers.take()
+    }
+
+    /// Calls the wakers of all: those of an operation which may end many waits. The caller holds no
+    /// other lock.
+    pub(crate) fn call_wakers<'a>(mut queues: MutexGuard<'a, ChargeQueue>, lock: &'a Mutex<ChargeQueue>) {
+        loop {
+            let wakers = queues.wakers.take();
+            drop(queues);
+            if wakers.is_empty() {
+                return;
+            }
+            wakers.call();
+            queues = lock.lock();
+        }
     }
 }
 
 /// Queues.
 impl ChargeQueue {
-    pub(crate) fn queue(&self, number: u32) -> &Queue {
-        &self.queues[number as usize]
+    fn queue_mut(&mut self, at: &'static Node) -> Option<&mut Queue> {
+        self.queues.get_mut(&at.id())
     }
 
-    pub(crate) fn queue_mut(&mut self, number: u32) -> &mut Queue {
-        &mut self.queues[number as usize]
+    #[cfg(all(test, not(memgroup_loom)))]
+    pub(crate) fn has_queue(&self, at: &'static Node) -> bool {
+        self.queues.contains_key(&at.id())
     }
 
-    /// The queue of a group, which is made if there is none. The caller has taken the lock by `reserve`.
-    fn make_queue(&mut self, at: &'static Node) -> u32 {
-        if let Some(number) = at.rare().queue.queue() {
-            return number;
-        }
-        let queue = Queue {
-            at,
-            root: NONE,
-            tasks: 0,
-            is_served: false,
-            is_due: false,
-            is_in_review: false,
-            is_later: false,
-            is_in_vain: false,
-            is_detached: false,
-            is_marked: false,
-        };
-        let number = match self.free_queues.pop() {
-            Some(number) => {
-                self.queues[number as usize] = queue;
-                number
+    /// The queue of a group, which is made if there is none.
+    fn make_queue(&mut self, at: &'static Node) -> &mut Queue {
+        let queues = self.queues.len();
+        self.queues.entry(at.id()).or_insert_with(|| {
+            // So that a release may make any queue due.
+            self.due.reserve(queues + 1);
+            Queue {
+                at,
+                order: BTreeMap::new(),
+                least: u64::MAX,
+                tasks: 0,
+                service: Service::Unserved,
+                is_later: false,
+                is_marked: false,
             }
-            None => {
-                self.queues.push(queue);
-                (self.queues.len() - 1) as u32
-            }
-        };
-        at.rare().queue.set_queue(Some(number));
-        number
+        })
     }
 
-    /// Takes the queue from its group, if neither a wait nor a reclaimer needs it.
-    fn detach_if_idle(&mut self, number: u32) {
-        let queue = &mut self.queues[number as usize];
-        if queue.root != NONE || queue.is_served || queue.is_in_review {
-            return;
-        }
-        if !std::mem::replace(&mut queue.is_detached, true) {
-            queue.at.rare().queue.set_queue(None);
-        }
-        if !queue.is_due && !queue.is_later {
-            self.free_queues.push(number);
+    /// Removes the queue, if neither a wait nor a reclaimer needs it.
+    fn drop_if_idle(&mut self, at: &'static Node) {
+        let is_idle = |queue: &mut Queue| queue.order.is_empty() && queue.service == Service::Unserved;
+        if self.queue_mut(at).is_some_and(is_idle) {
+            self.queues.remove(&at.id());
         }
     }
 
     /// Puts a wait into the queue of `at`, in the order of weight and arrival.
-    pub(crate) fn join(&mut self, place: u32, at: &'static Node) {
-        // Its links are those of the list of untold tasks until here. A task that was told to try again may come before its waker was taken.
-        self.take_untold(place);
-        let number = self.make_queue(at);
-        let entry = self.entry_mut(place);
-        let weight = entry.node.waiting.weight();
+    pub(crate) fn join(&mut self, number: u64, at: &'static Node) {
+        self.make_queue(at);
+        let entry = self.entry_mut(number);
+        entry.weight = entry.node.waiting.weight();
         (entry.at, entry.state, entry.passed, entry.is_reviewed) = (at, State::Waiting, 0, false);
-        entry.key = key(weight, entry.number());
-        let (is_task, links) = (entry.is_task(), Links::new(entry.key, entry.bytes));
-        *self.links_mut(place) = links;
-        let root = order::insert(self, self.queue(number).root, place);
-        let queue = self.queue_mut(number);
-        queue.root = root;
+        let (key, bytes, is_task) = (entry.key(number), entry.bytes, entry.is_task());
+        let queue = self.make_queue(at);
+        queue.order.insert(key, bytes);
         queue.tasks += u32::from(is_task);
+        queue.least = queue.least.min(bytes);
     }
 
     /// Takes a wait out of its queue, if it is in one. It is idle then.
-    pub(crate) fn leave_queue(&mut self, place: u32) {
-        let at = self.entry(place).at;
-        if !self.entry(place).is_in_queue() {
+    pub(crate) fn leave_queue(&mut self, number: u64) {
+        let entry = self.entry_mut(number);
+        if !entry.is_in_queue() {
             return;
         }
-        let Some(number) = at.rare().queue.queue() else { return };
-        let root = order::remove(self, self.queue(number).root, place);
-        let entry = self.entry_mut(place);
         entry.state = State::Idle;
-        let is_task = entry.is_task();
-        let queue = self.queue_mut(number);
-        queue.root = root;
+        let (at, key, is_task) = (entry.at, entry.key(number), entry.is_task());
+        let Some(queue) = self.queue_mut(at) else { return };
+        queue.order.remove(&key);
         queue.tasks -= u32::from(is_task);
-        at.counter.set_least_waiting(order::least_of(self, root));
-        self.review_first(number);
-        self.detach_if_idle(number);
+        if queue.order.is_empty() {
+            queue.count_least();
+        }
+        self.review_first(at);
+        self.drop_if_idle(at);
     }
 
     /// Changes a wait in a queue between `Waiting` and `Away`.
-    pub(crate) fn set_away(&mut self, place: u32, is_away: bool) {
-        let entry = self.entry_mut(place);
+    pub(crate) fn set_away(&mut self, number: u64, is_away: bool) {
+        let entry = self.entry_mut(number);
         entry.state = if is_away { State::Away } else { State::Waiting };
-        let (at, bytes) = (entry.at, entry.bytes);
-        if let Some(number) = at.rare().queue.queue() {
-            let root = self.queue(number).root;
-            order::set_asks(self, place, if is_away { u64::MAX } else { bytes });
-            at.counter.set_least_waiting(order::least_of(self, root));
+        let (at, key, asks) = (entry.at, entry.key(number), if is_away { u64::MAX } else { entry.bytes });
+        if let Some(queue) = self.queue_mut(at) {
+            queue.order.insert(key, asks);
+            queue.count_least();
         }
     }
 
-    /// Tells a wait how it ended. A thread is unparked; a task is untold until its waker is taken.
-    pub(crate) fn settle(&mut self, place: u32, state: State) {
-        self.leave_queue(place);
-        let entry = self.entry_mut(place);
-        entry.state = state;
-        match &entry.party {
-            Party::Thread(thread) => thread.unpark(),
-            Party::Task(_) if entry.is_untold => {}
-            Party::Task(_) => {
-                let (_, last) = self.untold;
-                self.entry_mut(place).is_untold = true;
-                self.links_mut(place).link(last, NONE);
-                match last {
-                    NONE => self.untold.0 = place,
-                    last => self.links_mut(last).set_next(place),
-                }
-                self.untold.1 = place;
-            }
-        }
+    /// Returns the first wait in the queue of `at` behind the key `after`: its key, its number and the
+    /// bytes for which it looks.
+    pub(crate) fn next(&self, at: &'static Node, after: Option<u64>) -> Option<(u64, u64, u64)> {
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let (&key, &asks) = self.queues.get(&at.id())?.order.range(behind).next()?;
+        Some((key, number_of(key), asks))
     }
 
-    /// The task is not to be told any more.
-    pub(crate) fn take_untold(&mut self, place: u32) {
-        let entry = self.entry_mut(place);
-        if !std::mem::replace(&mut entry.is_untold, false) {
-            return;
+    /// As [`next`](Self::next), the first that looks for at most `room` bytes.
+    pub(crate) fn next_fit(
+        &mut self,
+        at: &'static Node,
+        after: Option<u64>,
+        room: u64,
+    ) -> Option<(u64, u64)> {
+        let queue = self.queue_mut(at).filter(|queue| queue.least <= room)?;
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let found = queue.order.range(behind).find(|&(_, &asks)| asks <= room).map(|(&key, _)| key);
+        if found.is_none() && after.is_none() {
+            queue.count_least();
         }
-        let (before, next) = self.links(place).linked();
-        match before {
-            NONE => self.untold.0 = next,
-            before => self.links_mut(before).set_next(next),
-        }
-        match next {
-            NONE => self.untold.1 = before,
-            next => self.links_mut(next).set_before(before),
-        }
+        found.map(|key| (key, number_of(key)))
     }
 
-    /// The first wait in the queue of `at`.
-    pub(crate) fn first(&self, at: &'static Node) -> Option<u32> {
-        at.rare().queue.queue().and_then(|number| order::first(self, self.queue(number).root))
-    }
-
-    /// The first wait behind `after` in the queue of `at` that asks for at most `room` bytes.
-    pub(crate) fn first_fit(&self, at: &'static Node, after: Option<u64>, room: u64) -> Option<u32> {
-        let number = at.rare().queue.queue()?;
-        order::first_fit(self, self.queue(number).root, after, room)
-    }
-
-    /// The least bytes for which a wait at `at` looks.
-    pub(crate) fn least(&self, at: &'static Node) -> u64 {
-        at.rare().queue.queue().map_or(u64::MAX, |number| order::least_of(self, self.queue(number).root))
+    /// Has uncharging threads look whether as many bytes are free as a wait at `at` looks for.
+    pub(crate) fn publish_least(&self, at: &'static Node) {
+        at.counter.set_least_waiting(self.queues.get(&at.id()).map_or(u64::MAX, |queue| queue.least));
     }
 
     /// Gives the charges of `node` another weight.
@@ -422,33 +448,20 @@ impl ChargeQueue {
         if node.rare().queue.charges() == 0 {
             return;
         }
-        self.each(|queues, place| {
-            let entry = queues.entry(place);
-            let &Entry { at, bytes, state, .. } = entry;
-            let is_meant = std::ptr::eq(entry.node, node) && entry.is_in_queue();
-            let Some(number) = at.rare().queue.queue().filter(|_| is_meant) else { return };
-            let root = order::remove(queues, queues.queue(number).root, place);
-            let entry = queues.entry_mut(place);
-            entry.key = key(weight, entry.number());
-            let asks = if state == State::Away { u64::MAX } else { bytes };
-            *queues.links_mut(place) = Links::new(queues.entry(place).key, asks);
-            let root = order::insert(queues, root, place);
-            queues.queue_mut(number).root = root;
-        });
-    }
-
-    /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were told now.
-    pub(crate) fn wake_within(&mut self, top: &'static Node) -> usize {
-        let mut told = 0;
-        self.each(|queues, place| {
-            let entry = queues.entry(place);
-            let is_meant = entry.node.is_within(top) || std::ptr::eq(entry.at, top);
-            if is_meant && !matches!(entry.state, State::Woken | State::Handed) {
-                queues.settle(place, State::Woken);
-                told += 1;
+        self.each(|queues, number| {
+            let entry = queues.entry_mut(number);
+            if !std::ptr::eq(entry.node, node) || !entry.is_in_queue() {
+                return;
+            }
+            let (at, before) = (entry.at, entry.key(number));
+            entry.weight = weight;
+            let after = entry.key(number);
+            if let Some(queue) = queues.queue_mut(at)
+                && let Some(asks) = queue.order.remove(&before)
+            {
+                queue.order.insert(after, asks);
             }
         });
-        told
     }
 }
 

@@ -8,7 +8,7 @@ use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::{interleave, thread};
 
 use crate::observe::pressure::{self, StallGuard};
-use crate::observe::wait::list::{Entry, NONE, Target, Ticket, Waits};
+use crate::observe::wait::list::{Entry, Target, Ticket, Waits};
 use crate::observe::wait::party::Party;
 use crate::observe::wait::{WaitKind, Wake};
 use crate::tree::node::Node;
@@ -85,13 +85,9 @@ impl Place {
             deadline,
             target,
             is_armed: false,
-            number: 0,
             party,
-            told: None,
-            is_untold: false,
+            wake: None,
             look_at: None,
-            older: NONE,
-            newer: NONE,
         });
         if let Some(Target::Group(_)) = target {
             node.events().watch();
@@ -113,31 +109,28 @@ impl Place {
         fence(Ordering::SeqCst);
     }
 
-    /// The task that polls is told by this waker from now on. Returns the reason why it was woken.
+    /// The task that polls has this waker from now on. Returns the reason why it was woken.
     pub(crate) fn renew(&self, waker: Waker) -> Option<Wake> {
-        let (before, told) = self.waits().with_list(|list| list.renew(self.ticket, Party::Task(waker)));
+        let (before, wake) = self.waits().list.lock().renew(self.ticket, Party::Task(waker));
         // The user's code may run here.
         drop(before);
-        told
+        wake
     }
 
-    /// Has a reclaimer tell the task to look again at that moment, if there is one.
+    /// Has a reclaimer notify the task at that moment, so that it looks again.
     pub(crate) fn look_again(&self, at: Option<Instant>) {
         if let Some(at) = at {
-            self.waits().with_list(|list| list.look_again(self.ticket, at));
+            self.waits().list.lock().look_again(self.ticket, at);
+            self.waits().reclaimers.wake_one();
         }
     }
 
-    pub(in crate::observe::wait) fn waits(&self) -> &'static Waits {
+    fn waits(&self) -> &'static Waits {
         self.node.shared().waits()
     }
 
-    pub(in crate::observe::wait) fn ticket(&self) -> Ticket {
-        self.ticket
-    }
-
     pub(in crate::observe::wait) fn with<T>(&self, act: impl FnOnce(&mut Entry) -> T) -> T {
-        self.waits().with_list(|list| act(list.listed(self.ticket)))
+        act(self.waits().list.lock().listed(self.ticket))
     }
 }
 
@@ -154,7 +147,7 @@ impl Listed {
 
     /// Whether all waits of the group were ended.
     pub(crate) fn is_called_off(&self) -> bool {
-        self.place.with(|entry| entry.told == Some(Wake::All))
+        self.place.with(|entry| entry.wake == Some(Wake::All))
     }
 
     /// Arms it, as [`Place::arm`] does.
@@ -166,7 +159,7 @@ impl Listed {
     pub(crate) fn park(&self, until: Instant) -> Wake {
         let until = until.min(self.deadline);
         loop {
-            if let Some(wake) = self.place.with(Entry::take_told) {
+            if let Some(wake) = self.place.with(Entry::take_wake) {
                 return wake;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -186,15 +179,11 @@ impl Drop for Place {
         if let Some(Target::Group(_)) = self.target {
             self.node.events().unwatch();
         }
-        let waits = self.waits();
-        let mut list = waits.list.lock();
-        let ended = list.end(self.ticket, waits);
-        if self.target == Some(Target::Untold) {
-            // This reclaimer may have been told, or was to wake tasks later.
-            list.wake_reclaimer();
-        }
+        let mut list = self.waits().list.lock();
+        let mut ended = list.end(self.ticket);
+        ended.iter_mut().for_each(|entry| self.waits().disarm(entry));
         drop(list);
-        // The thread's handle, or the task's waker, is freed without the lock (I4).
+        // Its waker is dropped without the lock (I3).
         drop(ended);
     }
 }

@@ -54,40 +54,15 @@ fn ends_with_a_removal_before_or_after_it_begins() {
 }
 
 #[test]
-fn grows_beyond_its_first_places() {
+fn holds_as_many_waits_as_there_are() {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
     let group = hierarchy.create("/group").unwrap();
-    let places = hierarchy.root().node().shared().waits().list.lock().slots.capacity();
-    let waits: Vec<Listed> =
-        (0..places + 3).map(|_| begin(group.node(), WaitKind::Shrinker, 7, far())).collect();
-    assert_eq!((group.waiters().now, hierarchy.root().waiters().now), (places + 3, places + 3));
-    assert_eq!((hierarchy.waits().len(), group.wake_waiters()), (places + 3, places + 3));
+    let begin = |_| begin(group.node(), WaitKind::Shrinker, 7, far());
+    let mut waits: Vec<Listed> = (0..3000).map(begin).collect();
+    assert_eq!((group.waiters().now, hierarchy.root().waiters().bytes), (3000, 21_000));
+    waits.truncate(3);
+    assert_eq!((group.waiters().now, hierarchy.waits().len()), (3, 3));
+    assert_eq!((group.wake_waiters(), group.wake_waiters()), (3, 0));
     drop(waits);
     assert_eq!((hierarchy.waits().len(), hierarchy.root().waiters().now), (0, 0));
-}
-
-#[test]
-fn visits_the_waits_that_there_are_and_not_those_that_were() {
-    let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    let group = hierarchy.create("/group").unwrap();
-    let node = group.node();
-    let waits = node.shared().waits();
-    let visits_of = |act: &dyn Fn()| {
-        let visits = || waits.list.lock().visits;
-        let before = visits();
-        act();
-        visits() - before
-    };
-    let mut many: Vec<Listed> = (0..100_000).map(|_| begin(node, WaitKind::Shrinker, 7, far())).collect();
-    assert_eq!(visits_of(&|| assert_eq!(group.waiters().now, 100_000)), 100_000);
-    // The first and the last of the list, and some between them go at last.
-    let some: Vec<Listed> = [99_999, 50_000, 3, 0].map(|at| many.swap_remove(at)).into();
-    drop(many);
-    assert_eq!(visits_of(&|| assert_eq!(group.waiters().now, 4)), 4);
-    assert_eq!(visits_of(&|| assert_eq!(group.wake_waiters(), 4)), 4);
-    let last = begin(node, WaitKind::Shrinker, 7, far());
-    drop(some);
-    assert_eq!(visits_of(&|| assert_eq!((group.waiters().now, group.wake_waiters()), (1, 1))), 2);
-    drop(last);
-    assert_eq!(visits_of(&|| assert_eq!(group.waiters().now, 0)), 0);
 }
