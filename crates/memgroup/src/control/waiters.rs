@@ -161,9 +161,12 @@ impl ChargeQueue {
     fn serve_by(&mut self, at: &'static Node, mut seen: Reading) {
         let (mut after, mut served, mut tried) = (None, 0, 0);
         while served < SERVED_MOST && tried < TRIED_MOST {
-            let Some((first_key, first, asks)) = self.next(at, None) else { break };
             let all_try = seen.offline || seen.is_dry_run;
             let room = if all_try { u64::MAX - 1 } else { seen.headroom() };
+            if !self.may_fit(at, room) {
+                break;
+            }
+            let Some((first_key, first, asks)) = self.next(at, None) else { break };
             // One that makes room itself, which may take as long as a shrinker's call, is passed by the
             // others.
             let Entry { passed, state, .. } = *self.entry(first);

@@ -140,10 +140,17 @@ struct Queue {
 }
 
 impl Queue {
-    /// Makes `least` exact, by a look at all waits.
+    /// Makes `least` exact. It looks at the waits up to the first that looks for as little as it says.
     fn count_least(&mut self) {
-        self.least = self.order.values().copied().min().unwrap_or(u64::MAX);
-        self.at.counter.set_least_waiting(self.least);
+        let mut least = u64::MAX;
+        for &asks in self.order.values() {
+            least = least.min(asks);
+            if least <= self.least {
+                break;
+            }
+        }
+        self.least = least;
+        self.at.counter.set_least_waiting(least);
     }
 }
 
@@ -410,6 +417,7 @@ impl ChargeQueue {
         let (at, key, asks) = (entry.at, entry.key(number), if is_away { u64::MAX } else { entry.bytes });
         if let Some(queue) = self.queue_mut(at) {
             queue.order.insert(key, asks);
+            queue.least = queue.least.min(asks);
             queue.count_least();
         }
     }
@@ -422,6 +430,11 @@ impl ChargeQueue {
         Some((key, number_of(key), asks))
     }
 
+    /// Returns whether a wait at `at` may look for at most `room` bytes.
+    pub(crate) fn may_fit(&self, at: &'static Node, room: u64) -> bool {
+        self.queues.get(&at.id()).is_some_and(|queue| queue.least <= room)
+    }
+
     /// As [`next`](Self::next), the first that looks for at most `room` bytes.
     pub(crate) fn next_fit(
         &mut self,
@@ -429,7 +442,7 @@ impl ChargeQueue {
         after: Option<u64>,
         room: u64,
     ) -> Option<(u64, u64)> {
-        let queue = self.queue_mut(at).filter(|queue| queue.least <= room)?;
+        let queue = self.queue_mut(at)?;
         let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let found = queue.order.range(behind).find(|&(_, &asks)| asks <= room).map(|(&key, _)| key);
         if found.is_none() && after.is_none() {
