@@ -3,6 +3,8 @@
 memgroup_sync::mutations! {
     /// A charging thread applies the limit that it read to a usage that it finds later.
     LimitIgnoresEpoch,
+    /// A refusal is decided by a usage that may be older than the call.
+    RefusalIgnoresNewerUsage,
     /// A drain takes a stock with a blind swap, erasing the marks in the word.
     DrainSwapsBlindly,
     /// A drain takes the attempts too, and counts them when it has returned the bytes.

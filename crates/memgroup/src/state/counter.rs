@@ -313,9 +313,10 @@ impl Counter {
             return Outcome::Passes;
         }
         // ORDERING: AcqRel RMW that changes nothing. It reads the newest value, so a refusal is
-        // never decided on a value from before this call.
+        // never decided on a value from before this call. Loom:
+        // `a_charge_after_an_uncharge_is_not_refused`.
         let newest = self.word.fetch_add(0, Ordering::AcqRel);
-        if newest != word {
+        if newest != word && !mutation::active(Mutation::RefusalIgnoresNewerUsage) {
             return Outcome::Changed(newest);
         }
         // ORDERING: Acquire, after the RMW, which acquired the grants of all bytes that it found
