@@ -74,28 +74,19 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     }
 }
 
-/// Acts on the levels from `lowest` up, starting at the top, because a charge that is served at a
-/// level is charged to the levels above it, too. Releases the reference to `lowest`.
+/// Acts on the levels from `lowest` up, when all of them have been uncharged, and lets go of
+/// `lowest`. Charges that wait at a lower level came first: while others wait above it, a charge
+/// queues with those (`wait::held_level`).
 #[cold]
 #[inline(never)]
 fn act(lowest: &'static Node, until: Until) {
-    const AT_ONCE: usize = 16;
-    let levels = || std::iter::successors(Some(lowest), |level| until.next(level));
-    let mut left = levels().count();
-    while left > 0 {
-        let first = left.saturating_sub(AT_ONCE);
-        let mut block = [lowest; AT_ONCE];
-        block.iter_mut().zip(levels().skip(first)).for_each(|(place, level)| *place = level);
-        block[..left - first].iter().rev().for_each(|level| {
-            oom::after_uncharge(level);
-            if level.counter.read().over {
-                over_limit::after_uncharge(level);
-            }
-        });
-        left = first;
+    for level in std::iter::successors(Some(lowest), |level| until.next(level)) {
+        oom::after_uncharge(level);
+        if level.counter.read().over {
+            over_limit::after_uncharge(level);
+        }
     }
-    // Must check for a release, as the drop of a handle does: this pin may have kept another thread
-    // from releasing the group.
+    // As in the drop of a handle. The pin may have held off a release that another thread tried.
     unpin(lowest);
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use memgroup::{Charge, ChargeErrorKind, Group};
 use xtask::Watchdog;
 
-use super::{PAGE, far, parent, until_in_line};
+use super::{PAGE, far, parent, until_in_line, until_waiting};
 
 /// The waiters that were served, in order. Each keeps its charge until the test ends.
 #[derive(Default)]
@@ -208,4 +208,25 @@ fn a_waiter_for_bytes_that_are_reserved_for_it_is_served_beside_callers_that_do_
     large.set_min(90 * PAGE).unwrap();
     tenants.set_reserve_min(true).unwrap();
     serves_most_of_the_limit(&tenants, &large, false);
+}
+
+/// A charge that waits at a lower level came first: later ones queue where others wait above it.
+#[test]
+fn bytes_that_two_levels_have_again_go_to_the_waiter_of_the_lower_one() {
+    let _watchdog = Watchdog::over("the waiter of a lower level");
+    let (_hierarchy, tenants) = parent(1, 2);
+    let [a, b, c] = ["a", "b", "c"].map(|name| tenants.create(name).unwrap());
+    a.set_max(PAGE).unwrap();
+    let (freed_first, freed_last) = (a.try_charge(PAGE).unwrap(), c.try_charge(PAGE).unwrap());
+    std::thread::scope(|threads| {
+        let lower = threads.spawn(|| a.charge_until(PAGE, far()).unwrap());
+        until_waiting(&a, 1);
+        let upper = threads.spawn(|| b.charge_until(PAGE, far()).unwrap());
+        until_waiting(&tenants, 2);
+        drop(freed_first);
+        let _lower = lower.join().unwrap();
+        assert_eq!(tenants.waiters().now, 1, "the other waits on");
+        drop(freed_last);
+        drop(upper.join().unwrap());
+    });
 }
