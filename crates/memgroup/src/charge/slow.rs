@@ -381,10 +381,9 @@ impl Attempt {
     }
 
     /// Tries again after shrinkers or hooks were called, which left the charge refused by `full`.
-    /// An allocator may hold back what they freed.
+    /// They were followed by drains, which also collect what an allocator held back.
     fn after_callbacks(&mut self, full: &'static Node) -> Outcome {
         self.tried.max_counted = Some(full);
-        held_back::collect(full, self.missing());
         self.try_again()
     }
 
