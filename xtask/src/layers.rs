@@ -1,15 +1,15 @@
 //! Layers: which folder of a crate may import which.
 //!
 //! A folder is a top-level module: `src/stock/` or `src/stock.rs`. An order in `layers.txt` lists
-//! the folders of a crate, or of a folder such as `memgroup-cli/run`, from the lowest to the highest;
-//! a folder imports only folders before it.
+//! the folders of a crate, or of a folder such as `memgroup-cli/run`, from the lowest to the
+//! highest; a folder imports only folders before it.
 //! The root of a crate may import all, and re-exports and macros at the root count for the folder
-//! that they come from. An item that is defined in the root counts as the folder `lib`, which comes
-//! last.
+//! that they come from. An item that is defined in the root counts as the folder `lib`, which
+//! comes last.
 //!
-//! Within a folder, files may import each other, but at most [`CIRCLE_MOST`] of them in a circle: a
-//! folder that is one circle is one module with many files. What a file imports by `*` is not known,
-//! and does not count for circles.
+//! Within a folder, files may import each other, but at most [`CIRCLE_MOST`] of them in a circle:
+//! a folder that is one circle is one module with many files. What a file imports by `*` is not
+//! known, and does not count for circles.
 //!
 //! Imports are the paths that begin with `crate`, `super` or `self`, in `use` and elsewhere, also
 //! within the arguments of macros. This does not see methods of a type that a folder received
@@ -61,8 +61,8 @@ pub fn violations(root: &Path) -> Result<Vec<String>> {
     Ok(faults.collect())
 }
 
-/// Returns the state of each crate: its order, an order that would hold, or its cycles. `all` lists
-/// the imports that make a cycle.
+/// Returns the state of each crate: its order, an order that would hold, or its cycles. `all`
+/// lists the imports that make a cycle.
 pub fn report(root: &Path, all: bool) -> Result<String> {
     let orders = orders(&read(&root.join("xtask/layers.txt"))?)?;
     let line = |krate: &Crate| match orders.get(&krate.name) {
@@ -218,8 +218,8 @@ impl Crate {
         has_cycle.then(fault).into_iter().collect()
     }
 
-    /// Returns an order that holds, or the folders in cycles and, with `all`, the imports that make
-    /// them.
+    /// Returns an order that holds, or the folders in cycles and, with `all`, the imports that
+    /// make them.
     fn derived_order(&self, all: bool) -> String {
         let circular: Vec<_> =
             self.imports.iter().filter(|import| self.leads(&import.to, &import.from)).collect();

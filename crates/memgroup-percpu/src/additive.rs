@@ -1,16 +1,16 @@
 //! Additive words: adding to a word that may be moved at the same time.
 //!
 //! A mover swaps a *tombstone* into a word, and adds the value it got to the word that takes its
-//! place. An addition that finds the tombstone is made again, at the place that the handle names by
-//! then. Its bytes in the dead word are ignored.
+//! place. An addition that finds the tombstone is made again, at the place that the handle names
+//! by then. Its bytes in the dead word are ignored.
 //!
 //! - I1. A live value is above -2^61. A value below is a tombstone, with the additions that came
 //!   too late. Those are few, at most one of each read section that was under way, and small:
 //!   together less than 2^61.
 //! - E1. add → take_final: RMWs on one word. Each addition is in the value that `take_final`
 //!   returns, or finds the tombstone. Loom: `loom_an_addition_is_moved_or_made_again`.
-//! - E2. take → add: `take` is an RMW whatever it finds. An addition that it misses is later in the
-//!   order of the word. Its thread finds the writes that the taker made before, for example a
+//! - E2. take → add: `take` is an RMW whatever it finds. An addition that it misses is later in
+//!   the order of the word. Its thread finds the writes that the taker made before, for example a
 //!   cleared mark. Loom: `loom_an_addition_is_taken_or_finds_the_takers_writes`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,8 @@ pub fn take_final(word: &AtomicU64) -> i64 {
     live(word.swap(TOMBSTONE as u64, Ordering::AcqRel))
 }
 
-/// Takes a live value down to zero, and returns it. Returns zero for a dead word, which stays dead.
+/// Takes a live value down to zero, and returns it. Returns zero for a dead word, which stays
+/// dead.
 ///
 /// It takes a value of zero as well: a thread that adds later then finds the caller's earlier
 /// writes (E2).

@@ -20,11 +20,11 @@
 //!   zero. The word is lent for no longer than the section.
 //! - **A block has one holder**: a [`Fresh`], a record, an [`Unlinked`], or the limbo. They cannot
 //!   be cloned, and each knows the [`Records`] that it came from. A record is linked and unlinked
-//!   by one thread at a time, and belongs to the same records meanwhile: also where a thread with a
-//!   block comes late to a cell that has another owner by then. A block that was linked is free
+//!   by one thread at a time, and belongs to the same records meanwhile: also where a thread with
+//!   a block comes late to a cell that has another owner by then. A block that was linked is free
 //!   only after a grace period.
-//! - **Chunks are unmapped when nothing is left in them**: no block, and no thread that gives their
-//!   pages back.
+//! - **Chunks are unmapped when nothing is left in them**: no block, and no thread that gives
+//!   their pages back.
 //! - **The system.** The area of a thread's restartable sequences has the fields that its
 //!   registered size covers. The start-up test compares each source of slots with the system's own
 //!   answer, and what a source returns is compared with the number of slots in any case.

@@ -10,8 +10,8 @@
 //!
 //! - I1. A leaf bit that is seen outside a collection has its three upper bits set. An upper bit
 //!   may be set without a leaf bit.
-//! - I2. A marker is counted in its row's head before it reads or sets any other bit, and until its
-//!   leaf bit is set.
+//! - I2. A marker is counted in its row's head before it reads or sets any other bit, and until
+//!   its leaf bit is set.
 //! - I3. A collector restores the bits that it cleared above the leaves in three cases: (a) in a
 //!   row with a marker under way when the head was cleared, or after the summary was; (b) where it
 //!   left leaf bits; (c) if a callback panicked. It does so before `collecting` is even.
@@ -72,9 +72,9 @@ const CLASSES_MASK: u64 = MARKER - 1;
 
 #[doc = include_str!("../docs/marks.md")]
 pub struct Marks {
-    /// The first word is odd during a collection, and grows by two with each. The others have a bit
-    /// for each row with a mark. They lie together, because a thread that reads one reads the
-    /// other.
+    /// The first word is odd during a collection, and grows by two with each. The others have a
+    /// bit for each row with a mark. They lie together, because a thread that reads one reads
+    /// the other.
     front: Box<[Line]>,
     rows: usize,
     chunks: Box<[OnceLock<Box<[Leaves]>>]>,
@@ -96,8 +96,8 @@ struct Line([AtomicU64; LINE]);
 /// first line of a row only.
 #[repr(C, align(64))]
 struct Leaves {
-    /// The row's head: the classes of chunks with a mark, and the number of markers under way. Only
-    /// the first chunk's heads are used.
+    /// The row's head: the classes of chunks with a mark, and the number of markers under way.
+    /// Only the first chunk's heads are used.
     head: AtomicU64,
     summary: AtomicU64,
     /// The marks that it is part of, once a number has a [`Mark`] here. In the first row only, and

@@ -15,9 +15,9 @@ pub fn prefetch<T>(value: &T) {
     }
 }
 
-/// `prefetchw`: the line comes with the right to write it. The standard library's intrinsic becomes
-/// a prefetch for reading unless the build names a newer processor, and the line would then travel
-/// twice. A processor without the instruction treats it as a no-op.
+/// `prefetchw`: the line comes with the right to write it. The standard library's intrinsic
+/// becomes a prefetch for reading unless the build names a newer processor, and the line would
+/// then travel twice. A processor without the instruction treats it as a no-op.
 #[cfg(all(target_arch = "x86_64", not(any(miri, memgroup_loom))))]
 #[inline]
 pub(crate) fn prefetch_write(address: *const u8) {

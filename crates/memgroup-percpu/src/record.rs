@@ -10,8 +10,8 @@
 //! A [`Record`] holds the address of the words, and every access reads it anew. The record's owner
 //! links a block of memory to it, links another one later, or unlinks it altogether. Every access
 //! is in a read section of [`memgroup_sync::grace`], and memory that was unlinked is used again
-//! only after a grace period. The owner defines the meaning of the words, and moves the values from
-//! the old block to the new one.
+//! only after a grace period. The owner defines the meaning of the words, and moves the values
+//! from the old block to the new one.
 //!
 //! - I1. While the record has a block, `slot_enabled` is the row of flags of its [`Records`].
 //!   `base` is then the address of slot 0's copy of the block, which has `words` words. Without a
@@ -19,16 +19,16 @@
 //! - I2. A block that was linked once goes back to the arena in `reclaim` alone, after a grace
 //!   period that began after it was unlinked.
 //! - I3. The memory of such an arena consists of `AtomicU64`, for as long as a section that began
-//!   before its end can reach it. Only the arena's `free` unmaps chunks, and `reclaim` calls it for
-//!   these blocks (I2).
+//!   before its end can reach it. Only the arena's `free` unmaps chunks, and `reclaim` calls it
+//!   for these blocks (I2).
 //! - I4. Number of slots, number of words, flags and block of one access are read in one section:
-//!   then they are of one owner, or zero ([`Chunk`]). Read outside of it, the number of words could
-//!   be that of an owner that is gone.
+//!   then they are of one owner, or zero ([`Chunk`]). Read outside of it, the number of words
+//!   could be that of an owner that is gone.
 //! - I5. `at` is zero if and only if the record belongs to no records. So a thread that comes late
 //!   with a block neither links it to a cell that is being erased, nor to one that meanwhile
 //!   belongs to other records.
-//! - E1. link → access: Release → Acquire on `base`: an access that finds the block finds the words
-//!   written into it before.
+//! - E1. link → access: Release → Acquire on `base`: an access that finds the block finds the
+//!   words written into it before.
 //! - E2. access → unlink → reuse: the grace period. Loom:
 //!   `loom_an_access_never_reaches_memory_that_is_used_again`.
 
@@ -99,8 +99,8 @@ pub struct Record {
 }
 
 // SAFETY: atomics alone. `retire` leaves the flags that are never set, for good, so an access that
-// finds the others is in a section that began before; no field turns to zero then. Any other access
-// finds flags that are never set, or none, or no slots.
+// finds the others is in a section that began before; no field turns to zero then. Any other
+// access finds flags that are never set, or none, or no slots.
 unsafe impl Erasable for Record {
     fn zero() -> Record {
         Record {
@@ -220,8 +220,8 @@ impl Record {
         )
     }
 
-    /// Returns whether there is a word `index` in a copy of `slot` to access; without an index, the
-    /// first one, which every record has. The caller is in the section of the access (I4).
+    /// Returns whether there is a word `index` in a copy of `slot` to access; without an index,
+    /// the first one, which every record has. The caller is in the section of the access (I4).
     #[inline(always)]
     fn is_enabled(&self, slot: usize, index: Option<usize>) -> bool {
         // ORDERING: Acquire; pairs with the Release in `link`: an access that reads the row of

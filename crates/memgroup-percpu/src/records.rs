@@ -9,9 +9,9 @@
 //! - I1. A block is held by one value: a `Fresh`, a record, an `Unlinked` or the limbo. Each knows
 //!   the records it came from, and others refuse it.
 //! - I2. A slot is enabled only after the arena admitted it, and for ever.
-//! - E1. admit → access → allocate again: Release → Acquire on the slot's flag (`record`). A thread
-//!   that uses the slot knows that the arena admitted it, and so does whoever gets the memory after
-//!   it, and clears it. Loom: `loom_memory_that_was_used_on_a_new_slot_is_cleared`.
+//! - E1. admit → access → allocate again: Release → Acquire on the slot's flag (`record`). A
+//!   thread that uses the slot knows that the arena admitted it, and so does whoever gets the
+//!   memory after it, and clears it. Loom: `loom_memory_that_was_used_on_a_new_slot_is_cleared`.
 
 #![allow(unsafe_code)]
 
@@ -125,8 +125,8 @@ impl Records {
         Some(Fresh { block: self.arena.alloc(owner)?, records: self })
     }
 
-    /// Sets address space aside until so many more records can be allocated. It backs no pages: the
-    /// first touch does. Empty chunks beyond that are unmapped, all but one.
+    /// Sets address space aside until so many more records can be allocated. It backs no pages:
+    /// the first touch does. Empty chunks beyond that are unmapped, all but one.
     ///
     /// # Errors
     /// The system refuses address space.
@@ -160,7 +160,8 @@ impl Records {
         assert!(core::ptr::eq(self, of), "{OTHER_RECORDS}");
     }
 
-    /// Bytes that wait for a grace period, over the slots that were enabled when they were retired.
+    /// Bytes that wait for a grace period, over the slots that were enabled when they were
+    /// retired.
     pub fn limbo_bytes(&self) -> u64 {
         self.limbo.lock().bytes() as u64
     }

@@ -12,11 +12,11 @@
 //!   reference to a word is good for the life of the process.
 //! - I2. A cell has the address of slot 0's word and the number of slots in one number. So an
 //!   access never combines the address of one table with the slots of another.
-//! - I3. A block's pages go back when each of its places was [released](Words::release). The caller
-//!   waits for a grace period before that, so a section that found the cell set finds the word as
-//!   its users left it.
-//! - E1. retire → grace period → release: a section that begins after the retirement finds the cell
-//!   empty. Loom: `loom_a_word_is_not_taken_back_under_a_section`.
+//! - I3. A block's pages go back when each of its places was [released](Words::release). The
+//!   caller waits for a grace period before that, so a section that found the cell set finds the
+//!   word as its users left it.
+//! - E1. retire → grace period → release: a section that begins after the retirement finds the
+//!   cell empty. Loom: `loom_a_word_is_not_taken_back_under_a_section`.
 //!
 //! # Why slots are 128 bytes further apart than a page
 //!
@@ -226,7 +226,8 @@ impl Words {
 /// ```
 pub struct WordCell(AtomicU64);
 
-// SAFETY: one atomic, for which zero is a value: it stands for no word. `retire` stores it already.
+// SAFETY: one atomic, for which zero is a value: it stands for no word. `retire` stores it
+// already.
 unsafe impl Erasable for WordCell {
     fn zero() -> Self {
         WordCell(AtomicU64::new(0))

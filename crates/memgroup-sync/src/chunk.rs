@@ -15,8 +15,8 @@
 //!
 //! - I1. The address space of a chunk is never unmapped, and is only ever used for chunks of the
 //!   same pool.
-//! - I2. Every cell is zero when [`ChunkPool::take`] returns it, unless a thread that is late wrote
-//!   to it.
+//! - I2. Every cell is zero when [`ChunkPool::take`] returns it, unless a thread that is late
+//!   wrote to it.
 //! - I3. Cells are erased after a grace period that began after their retirement, and taken again
 //!   after another one. So within one section a reader finds the values of one owner or zeros. A
 //!   section that began before the retirement finds no zeros.
@@ -177,12 +177,13 @@ fn is_near(base: NonNull<u8>, bytes: usize) -> bool {
     (base.addr().get() as u64).checked_add(bytes as u64).is_some_and(|end| end >> ADDRESS_BITS == 0)
 }
 
-/// Bytes of the address space that is mapped at a time, at least: the kernel has few mappings then.
+/// Bytes of the address space that is mapped at a time, at least: the kernel has few mappings
+/// then.
 #[cfg(all(target_os = "linux", not(miri)))]
 const MAPPED_LEAST: usize = 1 << 20;
 
-/// Adds chunks in fresh memory, which is zero. It is backed by pages as it is touched. Adds none if
-/// the system refuses.
+/// Adds chunks in fresh memory, which is zero. It is backed by pages as it is touched. Adds none
+/// if the system refuses.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn map<T: Erasable>(cells: usize, into: &mut Vec<&'static [T]>) {
     // SAFETY: a question without pointers.

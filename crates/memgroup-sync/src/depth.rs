@@ -1,4 +1,5 @@
-//! Depth: whether this thread is within a part of the engine in which no allocation may be charged.
+//! Depth: whether this thread is within a part of the engine in which no allocation may be
+//! charged.
 //!
 //! A global allocator that charges groups is called by the engine too: where a thread allocates
 //! while it holds a lock of the engine. A charge there could want the same lock. So each

@@ -1,16 +1,16 @@
 //! Values that are kept for ever, or for as long as a model runs once.
 //!
-//! A value that lives as long as the process is leaked. A model runs some ten thousand times in one
-//! process, and would leak as often. So the values kept in one execution of a model are dropped
-//! when the next one begins.
+//! A value that lives as long as the process is leaked. A model runs some ten thousand times in
+//! one process, and would leak as often. So the values kept in one execution of a model are
+//! dropped when the next one begins.
 //!
-//! - I1. Under loom all threads of a model run on one OS thread, so its list of kept values is that
-//!   thread's.
+//! - I1. Under loom all threads of a model run on one OS thread, so its list of kept values is
+//!   that thread's.
 
 #![allow(unsafe_code)]
 
-/// A reference to `value` that is good for the rest of the process; in a model, for the rest of the
-/// execution.
+/// A reference to `value` that is good for the rest of the process; in a model, for the rest of
+/// the execution.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {

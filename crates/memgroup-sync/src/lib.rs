@@ -29,29 +29,31 @@
 //! # Order of the modules
 //!
 //! [`atomic`], [`thread`], [`depth`], locks, [`spin`], [`ticks`], [`interleave`], [`keep`],
-//! [`Erasable`], fixed values, owned and plain atomic pointers; then [`grace`]; then [`hazard`] and
-//! [`Chunk`], which use it. Each imports only modules before it: `xtask/layers.txt` has the order.
+//! [`Erasable`], fixed values, owned and plain atomic pointers; then [`grace`]; then [`hazard`]
+//! and [`Chunk`], which use it. Each imports only modules before it: `xtask/layers.txt` has the
+//! order.
 //!
 //! # What the `unsafe` code rests on
 //!
 //! A safe function must be sound whatever its callers do: in any order, on any thread, with guards
-//! that are forgotten, and with closures that panic. The `unsafe` code rests on the following. Each
-//! `// SAFETY:` names the part of it that it uses.
+//! that are forgotten, and with closures that panic. The `unsafe` code rests on the following.
+//! Each `// SAFETY:` names the part of it that it uses.
 //!
 //! - **Section and grace period.** A section is on its thread until it is dropped (`Section` and
 //!   `BriefSection` are not `Send`), and a grace period that began after an unlinking ends only
 //!   after each section that may have found the value. The two forms of a barrier, their fences,
 //!   and the loss of `membarrier` have models and litmus tests ([`grace`]). If a section is
 //!   forgotten, no grace period ends any more: memory stays, and nothing is freed early.
-//! - **Withdrawal by one exchange.** A value leaves a `Published` or a hazard `Place` by one atomic
-//!   swap, so it has one owner afterwards. Only that owner frees it, after a grace period, or after
-//!   the last pin. A `grace::Withdrawn` that is dropped otherwise leaks. A `hazard::Withdrawn` that
-//!   is dropped leaves its value to the last thread that uses it; one that is forgotten leaks it,
-//!   and its place stays occupied.
+//! - **Withdrawal by one exchange.** A value leaves a `Published` or a hazard `Place` by one
+//!   atomic swap, so it has one owner afterwards. Only that owner frees it, after a grace period,
+//!   or after the last pin. A `grace::Withdrawn` that is dropped otherwise leaks. A
+//!   `hazard::Withdrawn` that is dropped leaves its value to the last thread that uses it; one
+//!   that is forgotten leaks it, and its place stays occupied.
 //! - **Cells that stay.** The address space of a [`Chunk`] is never unmapped, and holds values of
-//!   one type for ever. So `&'static` references to its cells stay valid, also for a thread that is
-//!   late. [`Erasable`], the one trait that is `unsafe` to implement, promises that a value may
-//!   turn to zero under its users. Within one section, a cell has the values of one owner or zeros.
+//!   one type for ever. So `&'static` references to its cells stay valid, also for a thread that
+//!   is late. [`Erasable`], the one trait that is `unsafe` to implement, promises that a value may
+//!   turn to zero under its users. Within one section, a cell has the values of one owner or
+//!   zeros.
 //! - **References that are `'static`.** [`AtomicRef`], [`FixedRef`] and [`FixedSlice`] take only
 //!   `&'static` values, and write an address and its length as one word. [`keep`] leaks its box.
 //! - **The system.** `mmap` returns zero pages, `MADV_DONTNEED` makes them zero again, and

@@ -81,8 +81,8 @@ macro_rules! thread_local {
 /// `active(fault)` for the modelled code, and in tests `with(fault, model)`, which runs a model
 /// with one fault on.
 ///
-/// Each model of a protocol has a twin that runs it with a fault switched on and must fail. Outside
-/// loom builds `active` is a constant `false` and the faults do not exist.
+/// Each model of a protocol has a twin that runs it with a fault switched on and must fail.
+/// Outside loom builds `active` is a constant `false` and the faults do not exist.
 ///
 /// ```
 /// mod mutation {

@@ -1,16 +1,16 @@
 //! A mutex without poisoning.
 //!
-//! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns the
-//!   guard. Code that holds the lock therefore keeps the data valid at every step, not only at the
-//!   end of the critical section.
+//! - I1. A panic while the lock is held releases it and leaves no mark: the next `lock` returns
+//!   the guard. Code that holds the lock therefore keeps the data valid at every step, not only at
+//!   the end of the critical section.
 //! - P1. A thread that lets go and locks again at once, in a loop, keeps no other thread out: not
-//!   where one has waited for `PATIENCE`. Until then it may lock again, because a change of threads
-//!   costs more than most sections take.
+//!   where one has waited for `PATIENCE`. Until then it may lock again, because a change of
+//!   threads costs more than most sections take.
 //! - P2. A thread that lets go and locks again by `lock_behind` goes behind the first thread that
 //!   waits, however short it has waited.
-//! - P3. The first thread that waits looks for the lock for a while (`LOOKS_FOR`) before it sleeps.
-//!   Most sections are shorter, and the system needs some tens of microseconds to wake a thread on
-//!   an idle CPU. The others sleep.
+//! - P3. The first thread that waits looks for the lock for a while (`LOOKS_FOR`) before it
+//!   sleeps. Most sections are shorter, and the system needs some tens of microseconds to wake a
+//!   thread on an idle CPU. The others sleep.
 //! - E1. unlock → lock: everything before the release happens before everything after the next
 //!   acquisition.
 
@@ -50,8 +50,8 @@ const LOOKS_FOR: u64 = 30_000;
 /// # }
 /// ```
 ///
-/// A thread that waits gets the lock although others lock again and again: after a millisecond they
-/// queue behind it.
+/// A thread that waits gets the lock although others lock again and again: after a millisecond
+/// they queue behind it.
 #[derive(Default)]
 pub struct Mutex<T> {
     /// Held by the one thread that waits for `inner`. The others wait for this.
@@ -67,8 +67,8 @@ pub struct Mutex<T> {
 /// The right to use the value of a [`Mutex`]; dropping it unlocks. While it lives the thread is
 /// [within the engine](crate::depth).
 ///
-/// If it is forgotten (`mem::forget`), the mutex stays locked, and the thread within the engine: an
-/// allocator charges the thread's later blocks to no group.
+/// If it is forgotten (`mem::forget`), the mutex stays locked, and the thread within the engine:
+/// an allocator charges the thread's later blocks to no group.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct MutexGuard<'a, T> {
     // In this order: the lock is released first.

@@ -15,8 +15,8 @@ const SLEEP_MOST: Duration = Duration::from_millis(1);
 
 /// One wait for a condition that another thread is about to make true.
 ///
-/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions. The next ones yield the CPU, so
-/// that a thread that lost its CPU gets it back. After 64 rounds each one sleeps, for 50 us at
+/// The first six rounds spin for 1, 2, 4, .. 32 pause instructions. The next ones yield the CPU,
+/// so that a thread that lost its CPU gets it back. After 64 rounds each one sleeps, for 50 us at
 /// first and for up to 1 ms later: a yield lets only threads of the same priority run, so a thread
 /// of real-time priority that only yielded would wait for ever for one that it has itself pushed
 /// off the CPU. Under loom every round yields, which tells the model checker that this thread
@@ -77,7 +77,8 @@ impl Wait {
         self.rounds = self.rounds.saturating_add(1);
     }
 
-    /// Returns whether the next round yields the CPU, so that the caller may do other work instead.
+    /// Returns whether the next round yields the CPU, so that the caller may do other work
+    /// instead.
     pub fn yields_next(&self) -> bool {
         cfg!(memgroup_loom) || self.rounds >= SPIN_ROUNDS
     }

@@ -1,10 +1,10 @@
 //! Ticks: a clock for short times, read at the beginning and the end of each timed operation.
 //!
 //! It is the processor's time-stamp counter where that runs at one rate in all states of the core,
-//! and the monotonic clock elsewhere. A reading takes 9 ns on the machine of the figures, and 23 ns
-//! of the monotonic clock. The rate is measured once, for a millisecond, before the first reading:
-//! sums of times then never decrease because of a better estimate. (Crates for this purpose measure
-//! for 10 to 200 ms.)
+//! and the monotonic clock elsewhere. A reading takes 9 ns on the machine of the figures, and 23
+//! ns of the monotonic clock. The rate is measured once, for a millisecond, before the first
+//! reading: sums of times then never decrease because of a better estimate. (Crates for this
+//! purpose measure for 10 to 200 ms.)
 //!
 //! - I1. The rate, once known, never changes. Zero: there is no reliable counter, or the clock was
 //!   not prepared. Moments are then the monotonic clock's nanoseconds.

@@ -1,5 +1,5 @@
-//! Calls that an adapter makes inside an allocator allocate nothing: charges, uncharges and additions to statistics. So do those that
-//! bring a group's memory back, or release a group.
+//! Calls that an adapter makes inside an allocator allocate nothing: charges, uncharges and
+//! additions to statistics. So do those that bring a group's memory back, or release a group.
 #![cfg(not(memgroup_loom))]
 #![allow(unsafe_code)]
 

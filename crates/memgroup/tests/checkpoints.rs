@@ -1,5 +1,6 @@
-//! Checkpoints of a group within its even share, or within its `min`, pass beside siblings that are above theirs.
-//! They charge blocks themselves, as a global allocator does, so they don't run under one.
+//! Checkpoints of a group within its even share, or within its `min`, pass beside siblings that
+//! are above theirs. They charge blocks themselves, as a global allocator does, so they don't run
+//! under one.
 #![cfg(not(memgroup_loom))]
 
 #[path = "engine/protect/cache.rs"]
@@ -54,7 +55,8 @@ struct Request {
     _hook: KillRegistration,
 }
 
-/// 64 MiB for tenants, of which one has forced its usage far above its share by requests that do not stop at once.
+/// 64 MiB for tenants, of which one has forced its usage far above its share by requests that do
+/// not stop at once.
 struct House {
     _hierarchy: Hierarchy,
     tenants: Group,

@@ -1,4 +1,5 @@
-//! Bytes that an allocator holds back for a group serve the charges that wait above it when the group is removed.
+//! Bytes that an allocator holds back for a group serve the charges that wait above it when the
+//! group is removed.
 //!
 //! A binary of its own, because a process has one holder.
 #![cfg(not(memgroup_loom))]

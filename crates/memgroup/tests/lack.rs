@@ -1,8 +1,10 @@
-//! The system takes something away from a process that works, and gives it back: threads, address space, `membarrier`. The program goes on, and says
-//! what happened. Each test is a process of its own.
+//! The system takes something away from a process that works, and gives it back: threads, address
+//! space, `membarrier`. The program goes on, and says what happened. Each test is a process of its
+//! own.
 //!
-//! Requests of the engine that fail by their number are swept by `sweep/resources.rs`; a barrier that is lost beside sections under way, by
-//! memgroup-sync's `grace_barrier_lost` and `hazard_barrier_lost`; a process without an rseq area, by memgroup-percpu's `override`.
+//! Requests of the engine that fail by their number are swept by `sweep/resources.rs`; a barrier
+//! that is lost beside sections under way, by memgroup-sync's `grace_barrier_lost` and
+//! `hazard_barrier_lost`; a process without an rseq area, by memgroup-percpu's `override`.
 #![cfg(all(target_os = "linux", not(any(miri, memgroup_loom, memgroup_emulated))))]
 #![allow(unsafe_code)]
 
@@ -17,7 +19,8 @@ use memgroup::{
 };
 use memgroup_sync::grace;
 
-/// Runs `test` in a process of its own, whose allocator keeps some free memory: the heap itself must not run out.
+/// Runs `test` in a process of its own, whose allocator keeps some free memory: the heap itself
+/// must not run out.
 fn in_its_own_process(name: &str, test: impl FnOnce()) {
     const MARK: &str = "MEMGROUP_TEST_LACK";
     if std::env::var_os(MARK).is_some() {
@@ -183,7 +186,8 @@ fn a_process_that_loses_membarrier_goes_on_and_says_so() {
     in_its_own_process("a_process_that_loses_membarrier_goes_on_and_says_so", || {
         let hierarchy = hierarchy();
         lives(&hierarchy, "/before");
-        // Threads that were in sections before, and work now and then. One that never enters a section again holds grace periods up.
+        // Threads that were in sections before, and work now and then. One that never enters a section
+        // again holds grace periods up.
         let is_over = Arc::new(AtomicBool::new(false));
         let others: Vec<_> = (0..2)
             .map(|number| {

@@ -1,4 +1,5 @@
-//! Reads the sources of the workspace: a folder imports only folders that come before it in `xtask/layers.txt`.
+//! Reads the sources of the workspace: a folder imports only folders that come before it in
+//! `xtask/layers.txt`.
 
 use std::path::Path;
 

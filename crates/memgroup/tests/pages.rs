@@ -50,7 +50,8 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Names in code spans that look like a file of Rust with its folder. A span with braces, or without a folder, is no such name.
+/// Names in code spans that look like a file of Rust with its folder. A span with braces, or
+/// without a folder, is no such name.
 fn named_files(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(|span| {
         span.ends_with(".rs")

@@ -201,8 +201,8 @@ impl Arena {
         Vec::new()
     }
 
-    /// The memory that it holds now. Asks the system about every page of every admitted slot, about
-    /// a nanosecond a page, with the lock held.
+    /// The memory that it holds now. Asks the system about every page of every admitted slot,
+    /// about a nanosecond a page, with the lock held.
     pub fn stats(&self) -> ArenaStats {
         let state = self.state.lock();
         let (admitted, sums, geometry) = (self.slots.len() as u64, state.chunks.sums, self.geometry);

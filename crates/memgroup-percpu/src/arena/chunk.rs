@@ -209,8 +209,8 @@ impl Chunk {
         }
     }
 
-    /// Applies `change` to the counts of each page that a block touches. The counts of pages follow
-    /// (I4).
+    /// Applies `change` to the counts of each page that a block touches. The counts of pages
+    /// follow (I4).
     fn change_pages(&mut self, at: u32, change: impl Fn(&mut Page)) {
         for page in &mut self.pages[self.geometry.pages_of(at)] {
             let (was_live, was_empty) = (page.live > 0, page.is_empty());

@@ -1,12 +1,12 @@
-//! All chunks of an arena: the order in which an allocation tries them, and the sums over them. The
-//! arena's lock protects them.
+//! All chunks of an arena: the order in which an allocation tries them, and the sums over them.
+//! The arena's lock protects them.
 //!
 //! An allocation takes a block of the fullest open chunk with a free one, then of the fullest
 //! side-lined chunk, then of an empty one, and at last of a chunk held for depopulation or
 //! evacuation, which is reopened. So the other chunks become empty.
 //!
-//! - I1. An open chunk with a free block is in one list of `open`. A full or held chunk is in none,
-//!   so allocation doesn't see it.
+//! - I1. An open chunk with a free block is in one list of `open`. A full or held chunk is in
+//!   none, so allocation doesn't see it.
 //! - I2. `sums` is the sum over the chunks' own counts. Every change of a chunk goes through
 //!   [`Chunks::change`], which moves the difference.
 //! - I3. At most one chunk is empty, apart from those that [`Chunks::add`] provides.
@@ -23,7 +23,8 @@ use crate::mutation::{Mutation, active};
 
 /// The density of a chunk in which all blocks are live.
 const DENSITY_MAX: usize = 64;
-/// A list for each density, for compacted chunks and others. As many again are for side-lined ones.
+/// A list for each density, for compacted chunks and others. As many again are for side-lined
+/// ones.
 const SIDELINED: usize = 2 * (DENSITY_MAX + 1);
 /// The list of empty chunks, the last one.
 const EMPTY: usize = 2 * SIDELINED;
@@ -304,8 +305,8 @@ impl Chunks {
             .find_map(|list| self.open.first(list))
     }
 
-    /// Returns the fullest open chunk with a free block that is at least this dense; side-lined and
-    /// compacted chunks come last.
+    /// Returns the fullest open chunk with a free block that is at least this dense; side-lined
+    /// and compacted chunks come last.
     pub(crate) fn fullest(&self, least: usize) -> Option<u32> {
         let kinds = [(false, false), (true, false), (false, true), (true, true)];
         (least..=DENSITY_MAX)

@@ -23,8 +23,8 @@ pub struct ArenaConfig {
 }
 
 impl ArenaConfig {
-    /// The defaults for this many slots: the system's page, and 1 MiB of float that decays over ten
-    /// seconds.
+    /// The defaults for this many slots: the system's page, and 1 MiB of float that decays over
+    /// ten seconds.
     pub fn new(slots: usize) -> Self {
         Self { slots, page: PageSize::of_system(), float_bytes: 1 << 20, decay: Duration::from_secs(10) }
     }

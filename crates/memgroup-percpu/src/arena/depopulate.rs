@@ -6,7 +6,8 @@
 //! chunk is reopened as *side-lined*, and allocation prefers others to it.
 //!
 //! - I1. A stretch is given back on all admitted slots before its blocks stop being dirty. An
-//!   interruption, a refusal of the system or an allocation that needs the chunk leaves them dirty.
+//!   interruption, a refusal of the system or an allocation that needs the chunk leaves them
+//!   dirty.
 //! - I2. Pages that are given back lie in one free run, and the run stays free while `madvise`
 //!   runs: the chunk is in flight.
 //! - B1. Two kinds of pages are given back twice, at 0.45 us a call. One lies across the end of a
@@ -64,9 +65,9 @@ struct Batch {
 }
 
 impl Arena {
-    /// Gives back empty pages beyond the float, at most `pages_max` and at most 64, or those of one
-    /// record on one slot. The caller calls it again while it returns `more`. `now` drives the
-    /// decay of the float.
+    /// Gives back empty pages beyond the float, at most `pages_max` and at most 64, or those of
+    /// one record on one slot. The caller calls it again while it returns `more`. `now` drives
+    /// the decay of the float.
     ///
     /// Several threads may call it at once. It never waits for another thread's system call.
     pub fn depopulate(&self, now: Instant, pages_max: usize) -> Depopulated {

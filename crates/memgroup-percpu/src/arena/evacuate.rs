@@ -1,9 +1,9 @@
 //! Moving blocks together, so that pages between survivors become empty.
 //!
-//! The arena offers a block and a place for it. The block's owner moves it, and frees the old block
-//! when no thread can reach it any more. The emptiest chunk is the *victim*, which is invisible to
-//! allocation. Its blocks go, highest first, to the lowest free block of the fullest other chunk.
-//! When no other chunk has a free block, they go down within the victim.
+//! The arena offers a block and a place for it. The block's owner moves it, and frees the old
+//! block when no thread can reach it any more. The emptiest chunk is the *victim*, which is
+//! invisible to allocation. Its blocks go, highest first, to the lowest free block of the fullest
+//! other chunk. When no other chunk has a free block, they go down within the victim.
 //!
 //! - I1. A block that is leaving is used and not live, so it isn't offered again.
 //! - I2. A victim is left alone once its blocks would back as many pages as it has. It is then
@@ -12,8 +12,8 @@
 //! - I3. Nothing is offered while the waste is at most half a page, or a twentieth of the live
 //!   bytes. The waste is the size of the pages with live bytes, and of a page for each chunk more
 //!   than needed, less the live bytes.
-//! - B1. A victim that turns out not to be worth it was moved in part: at most as many bytes as its
-//!   pages have.
+//! - B1. A victim that turns out not to be worth it was moved in part: at most as many bytes as
+//!   its pages have.
 //!
 //! Each block moves to a fuller chunk or lower in its own, so that evacuation ends.
 

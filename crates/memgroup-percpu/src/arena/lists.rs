@@ -1,5 +1,5 @@
-//! Doubly linked lists of chunks by number. A chunk is in at most one list of a set; a bitmap tells
-//! which lists are not empty.
+//! Doubly linked lists of chunks by number. A chunk is in at most one list of a set; a bitmap
+//! tells which lists are not empty.
 
 use crate::bits;
 

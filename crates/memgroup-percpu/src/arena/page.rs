@@ -11,8 +11,8 @@
 //!
 //! # Why the units are shifted
 //!
-//! With a stride of whole pages all copies of a record fall into the same set of a level-1 cache. A
-//! walk over 128 hot copies then costs 2.2 us instead of 0.34.
+//! With a stride of whole pages all copies of a record fall into the same set of a level-1 cache.
+//! A walk over 128 hot copies then costs 2.2 us instead of 0.34.
 //!
 //! # Why these unit sizes
 //!
@@ -27,8 +27,8 @@ use crate::arena::os;
 /// The largest block.
 pub(crate) const BLOCK_BYTES_MAX: usize = 64 * 1024;
 
-/// How far the units of a chunk are shifted against each other: two lines, because processors fetch
-/// lines in pairs.
+/// How far the units of a chunk are shifted against each other: two lines, because processors
+/// fetch lines in pairs.
 pub(crate) const COLOUR_BYTES: usize = 128;
 
 /// The unit in which memory is given back, at least the system's own page.

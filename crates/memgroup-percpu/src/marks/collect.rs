@@ -1,7 +1,7 @@
 //! Collecting marks: the collector's half of the protocol that `marks` describes.
 //!
-//! It goes through one chunk at a time, and in it through one word at a time over all rows. So each
-//! number is delivered once, with all its rows.
+//! It goes through one chunk at a time, and in it through one word at a time over all rows. So
+//! each number is delivered once, with all its rows.
 //!
 //! - I1. A bit that was cleared is in the scratch until it is restored or delivered, so that a
 //!   callback may panic at any time.
@@ -28,7 +28,8 @@ struct Taken {
     restore: u64,
     /// A marker was under way when the head was cleared.
     marked_at_head: bool,
-    /// The summary taken from the chunk that is being collected; `left`: the bits to restore there.
+    /// The summary taken from the chunk that is being collected; `left`: the bits to restore
+    /// there.
     summary: u64,
     left: u64,
 }
@@ -39,8 +40,8 @@ struct Hit {
     bits: u64,
 }
 
-/// The numbers of one call of [`collect_piece`](Marks::collect_piece): from the first one on, until
-/// they have so many marks.
+/// The numbers of one call of [`collect_piece`](Marks::collect_piece): from the first one on,
+/// until they have so many marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The first number.
@@ -106,8 +107,8 @@ impl Marks {
     /// `None` after the last piece.
     ///
     /// Numbers of the other pieces stay marked, so nothing appears clean between two pieces while
-    /// one of them is. An addition that returned before the first piece began is collected when the
-    /// last one ends: by one of the pieces, or by another collection in between.
+    /// one of them is. An addition that returned before the first piece began is collected when
+    /// the last one ends: by one of the pieces, or by another collection in between.
     ///
     /// # Panics
     /// As [`collect`](Self::collect).

@@ -1,8 +1,8 @@
 //! Models of records: every interleaving of a few calls, with up to three preemptions.
 //!
 //! The oracle is that of the arena's memory (`os/model.rs`). A word of a block that is free panics
-//! when it is asked for. The arena writes to a block when it takes it back and clears it, and these
-//! writes must be ordered against every access.
+//! when it is asked for. The arena writes to a block when it takes it back and clears it, and
+//! these writes must be ordered against every access.
 
 use std::sync::Arc;
 
@@ -178,8 +178,8 @@ fn loom_a_slot_enabled_relaxed_is_caught() {
 
 static RECORDS: ChunkPool<Record> = ChunkPool::new(1);
 
-/// A record with a block is retired and erased beside an access to its second slot. With `waits`, a
-/// grace period lies between.
+/// A record with a block is retired and erased beside an access to its second slot. With `waits`,
+/// a grace period lies between.
 fn a_record_is_erased(waits: bool) {
     let records = Records::new(ArenaConfig::new(2), 1).expect("one word on two slots is allowed");
     let records: &'static Records = memgroup_sync::keep(Box::new(records));

@@ -77,7 +77,8 @@ pub(crate) use imp::getcpu_library;
 #[cfg(all(target_os = "linux", not(miri), not(memgroup_loom)))]
 pub(crate) use imp::{allowed, getcpu_kernel, keep_off};
 
-/// One more than the highest CPU number that this machine can ever have, at least 1. Computed once.
+/// One more than the highest CPU number that this machine can ever have, at least 1. Computed
+/// once.
 pub(crate) fn possible() -> usize {
     static POSSIBLE: OnceLock<usize> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {

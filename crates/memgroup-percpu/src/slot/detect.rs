@@ -34,11 +34,11 @@ impl fmt::Display for SlotReport {
 impl SlotSource {
     /// The best source that works here, chosen once in a process and the same ever after.
     ///
-    /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else `mm_cid`, `cpu_id`
-    /// and `getcpu` are put to a self-test, and the first to pass is taken. If none passes, it is
-    /// the thread hash over the possible CPUs. A value of the variable that cannot be used does not
-    /// stop the process. [`report`](Self::report) has it. For a program that would rather stop,
-    /// [`from_env`](Self::from_env) returns it as an error.
+    /// If `MEMGROUP_SLOTS` names a source that can be used, it is that one. Else `mm_cid`,
+    /// `cpu_id` and `getcpu` are put to a self-test, and the first to pass is taken. If none
+    /// passes, it is the thread hash over the possible CPUs. A value of the variable that
+    /// cannot be used does not stop the process. [`report`](Self::report) has it. For a
+    /// program that would rather stop, [`from_env`](Self::from_env) returns it as an error.
     ///
     /// # The self-test
     ///
@@ -49,8 +49,8 @@ impl SlotSource {
     /// read different ids in seven of eight readings at which they ran on different CPUs. That
     /// cannot be seen if one CPU is allowed, or if the machine is so busy that the two hardly run
     /// together. Then `mm_cid` is not taken, and `cpu_id` serves as well. The affinity of no other
-    /// thread is changed. The test takes some 0.3 ms, up to 30 ms where every CPU is busy. It gives
-    /// up after a fixed number of readings.
+    /// thread is changed. The test takes some 0.3 ms, up to 30 ms where every CPU is busy. It
+    /// gives up after a fixed number of readings.
     ///
     /// Under loom, it is two virtual slots, without a test.
     pub fn detect() -> Self {

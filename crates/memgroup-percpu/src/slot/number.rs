@@ -6,8 +6,8 @@
 
 use core::cell::Cell;
 use core::marker::PhantomData;
-// A plain atomic in both builds: under loom it only hands out numbers, once for each execution, and
-// no model's outcome hangs on it.
+// A plain atomic in both builds: under loom it only hands out numbers, once for each execution,
+// and no model's outcome hangs on it.
 use core::sync::atomic::{AtomicU32, Ordering};
 
 memgroup_sync::global! {

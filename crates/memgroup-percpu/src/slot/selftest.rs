@@ -8,8 +8,8 @@
 //!   may disagree.
 //! - B2. Every test ends after a number of readings that is fixed beforehand, passed or not.
 //! - E1. One round of `Meeting`: the asker's first reading happens before the helper's reading.
-//!   That one happens before the asker's second reading. Both hold by Release stores to `asked` and
-//!   `answer`, and Acquire loads on the other side.
+//!   That one happens before the asker's second reading. Both hold by Release stores to `asked`
+//!   and `answer`, and Acquire loads on the other side.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,8 +24,8 @@ const ROUNDS_WANTED: usize = 64;
 /// How often the asker polls for answers, all rounds together: some 30 ms of CPU time. On a busy
 /// machine the two threads meet only when both have a CPU at the same time.
 const POLLS_MAX: u32 = 1 << 19;
-/// Polls between two yields. Many, because yielding at once would let two threads take turns on one
-/// CPU for ever.
+/// Polls between two yields. Many, because yielding at once would let two threads take turns on
+/// one CPU for ever.
 const POLLS_TO_YIELD: u32 = 1 << 13;
 
 pub(crate) fn getcpu() -> Result<SlotSource, SlotError> {

@@ -1,7 +1,7 @@
 //! The barrier on the writer's side, which allows readers to enter by a store.
 //!
-//! - I1. Sections are entered by a store only once [`report`] has chosen, and every writer calls it
-//!   before it decides on its [`barrier`]. So no writer omits the barrier while a section is
+//! - I1. Sections are entered by a store only once [`report`] has chosen, and every writer calls
+//!   it before it decides on its [`barrier`]. So no writer omits the barrier while a section is
 //!   entered by a store.
 //! - I2. When a barrier that worked at start-up fails, the other command is tried. When that fails
 //!   too, the barrier is lost for ever: sections are entered by a swap again, and a scan requires

@@ -10,8 +10,8 @@
 //! - I1. Every change of the clock is a read-modify-write, so each one is in the release sequence
 //!   of all before it: a thread that acquires an epoch sees everything that happened before any
 //!   earlier epoch was made.
-//! - I2. SWAP is set in the first value. It is cleared once at most, by the start-up detection, and
-//!   set again once at most, for ever, when the barrier is lost.
+//! - I2. SWAP is set in the first value. It is cleared once at most, by the start-up detection,
+//!   and set again once at most, for ever, when the barrier is lost.
 //! - I3. `COMPLETED` never decreases; it reaches `t` only after a scan for an epoch of at least
 //!   `t`.
 //! - E1. tag (after an unlink) → enter: AcqRel → Acquire on the clock. A section with an epoch of

@@ -9,7 +9,8 @@ pub(crate) enum Evidence {
     Loads,
     /// Readers enter by a swap: exchanges of the words.
     Exchanges,
-    /// As `Exchanges`, and each record must prove that its last section entered by a store is over.
+    /// As `Exchanges`, and each record must prove that its last section entered by a store is
+    /// over.
     Proofs {
         /// The epoch from which every section is entered by a swap.
         since: Epoch,

@@ -123,7 +123,8 @@ fn read(shared: &Shared, cpu: usize) {
     }
 }
 
-/// Runs rounds for `TIME`, or until `enough` forbidden outcomes. Without a form, without a barrier.
+/// Runs rounds for `TIME`, or until `enough` forbidden outcomes. Without a form, without a
+/// barrier.
 fn run(form: Option<Form>, enough: u64) -> Outcome {
     let cpus = allowed();
     let shared = Arc::new(Shared::default());

@@ -1,8 +1,8 @@
 //! The system call `membarrier`: a full barrier in every running thread of the process, at one
 //! thread's expense.
 //!
-//! - I1. When [`run`] returns `Ok`, every thread of the process has executed a full barrier between
-//!   the call and the return, or did not run and executes one before it runs again.
+//! - I1. When [`run`] returns `Ok`, every thread of the process has executed a full barrier
+//!   between the call and the return, or did not run and executes one before it runs again.
 
 #![allow(unsafe_code)]
 

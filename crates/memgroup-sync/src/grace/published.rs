@@ -18,8 +18,8 @@
 //!   `loom_a_section_sees_the_whole_of_a_published_value`.
 //! - E2. publish → withdraw, or publish over: Release → Acquire on the pointer. Loom:
 //!   `loom_a_withdrawn_value_is_seen_whole`.
-//! - E3. The end of a section → reclaim: by the grace period (`epoch` E2).
-//!   Loom: `loom_a_section_never_sees_a_value_that_was_freed`.
+//! - E3. The end of a section → reclaim: by the grace period (`epoch` E2). Loom:
+//!   `loom_a_section_never_sees_a_value_that_was_freed`.
 
 #![allow(unsafe_code)]
 
@@ -34,8 +34,8 @@ use crate::keep::model_failed;
 use crate::mutation::{Mutation, active};
 use crate::{Erasable, interleave};
 
-/// A place for a boxed value that readers reach in a read section, and that can be taken away while
-/// they do.
+/// A place for a boxed value that readers reach in a read section, and that can be taken away
+/// while they do.
 ///
 /// It is one pointer wide. Dropping it frees the value in it, which no thread reads any more then.
 ///
@@ -185,8 +185,8 @@ impl<T: ?Sized> Deref for Lent<'_, T> {
     }
 }
 
-// SAFETY: one atomic pointer, for which null is a value. A value that is erased leaks, and is never
-// freed under a reader. (Loom's has a second pointer, and a model erases nothing.)
+// SAFETY: one atomic pointer, for which null is a value. A value that is erased leaks, and is
+// never freed under a reader. (Loom's has a second pointer, and a model erases nothing.)
 unsafe impl<T: Send + Sync + 'static> Erasable for Published<T> {
     fn zero() -> Self {
         Published::empty()

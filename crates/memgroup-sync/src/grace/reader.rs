@@ -12,9 +12,9 @@
 //! - I1. `brief`, `word`, `nested` and `swapped` are written by the owner alone: its thread, or a
 //!   signal handler on it, which leaves them as it found them. A scan reads; its exchanges change
 //!   no value.
-//! - I2. `word` keeps the epoch of the outermost section until the last section on the record ends,
-//!   in whatever order they are dropped: a nested section is covered by the older epoch, never the
-//!   other way round.
+//! - I2. `word` keeps the epoch of the outermost section until the last section on the record
+//!   ends, in whatever order they are dropped: a nested section is covered by the older epoch,
+//!   never the other way round.
 //! - I3. A record with `owner` 0 has `brief`, `word` and `nested` 0.
 //! - I4. Records live for ever (see `registry`), so a section refers to its own by a plain
 //!   reference.

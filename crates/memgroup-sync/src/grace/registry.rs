@@ -8,8 +8,8 @@
 //!   by later threads: there are as many blocks as the largest number of threads with records at
 //!   one time needs.
 //! - I2. Blocks come from `System`, not from the global allocator, which may call this.
-//! - E1. append → scan: read-modify-writes on `next`. One of the two is first: either the scan sees
-//!   the block, or the thread that appended it sees the unlinking before the scan. Loom:
+//! - E1. append → scan: read-modify-writes on `next`. One of the two is first: either the scan
+//!   sees the block, or the thread that appended it sees the unlinking before the scan. Loom:
 //!   `loom_a_section_in_a_new_block_is_not_missed`.
 
 #![allow(unsafe_code)]

@@ -25,8 +25,8 @@ pub struct GraceReport {
     pub(super) plan: Plan,
     /// Whether the environment variable chose the form; else the kernel's offer did.
     pub by_variable: bool,
-    /// The rejected forms with the reason: a value of the environment variable that cannot be used,
-    /// then missing commands.
+    /// The rejected forms with the reason: a value of the environment variable that cannot be
+    /// used, then missing commands.
     pub rejected: Vec<GraceError>,
 }
 

@@ -1,8 +1,8 @@
 //! Sections, and the way from a thread to its record.
 //!
 //! - I1. A section is made after its reader has begun one, and nowhere else: dropping it ends one.
-//! - I2. None of the thread-locals that a section goes through has a destructor, so sections can be
-//!   entered at any time in a thread's life.
+//! - I2. None of the thread-locals that a section goes through has a destructor, so sections can
+//!   be entered at any time in a thread's life.
 //! - I3. `BRIEF` holds the address of a record that lives for ever.
 
 #![allow(unsafe_code)]

@@ -4,8 +4,8 @@
 //! the clock has left is in a word for one section only, so as long as it is there it is the same
 //! section.
 //!
-//! - B1. The time is a lower bound: it counts from when a writer first had to wait for the section,
-//!   or from the first call of [`stallers`] during it.
+//! - B1. The time is a lower bound: it counts from when a writer first had to wait for the
+//!   section, or from the first call of [`stallers`] during it.
 
 use core::fmt;
 use std::time::Duration;
@@ -75,8 +75,8 @@ impl fmt::Display for Staller {
 pub struct Stalled {
     /// The time that the caller waited.
     pub waited: Duration,
-    /// The threads in sections when the wait was given up. Empty if the last one left just then, or
-    /// if the time went to the barrier of another caller.
+    /// The threads in sections when the wait was given up. Empty if the last one left just then,
+    /// or if the time went to the barrier of another caller.
     pub stallers: Vec<Staller>,
 }
 
@@ -117,7 +117,8 @@ fn staller(reader: &Reader, target: Epoch, lost: Option<Epoch>) -> Option<Stalle
     (is_unproven || in_section).then(|| Staller { thread_id, held: note(reader, word), is_unproven })
 }
 
-/// Notes that a writer waits for the section with this word; returns the time since the first note.
+/// Notes that a writer waits for the section with this word; returns the time since the first
+/// note.
 pub(super) fn note(reader: &Reader, word: u64) -> Duration {
     let now = ticks::monotonic();
     // No section's word is ACTIVE alone; it stands for the wait for a proof.

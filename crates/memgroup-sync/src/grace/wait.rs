@@ -43,7 +43,8 @@ pub fn synchronize(form: Form) {
     debug_assert!(waited.is_ok(), "without a deadline it ends by success only");
 }
 
-/// Like [`synchronize`], but gives up at `deadline`, or at once in a section of the calling thread.
+/// Like [`synchronize`], but gives up at `deadline`, or at once in a section of the calling
+/// thread.
 ///
 /// The barrier itself is not broken off: the quiet one takes 8 to 24 ms.
 ///
@@ -81,8 +82,8 @@ pub struct Pending {
     over: usize,
 }
 
-/// Begins a grace period, for the memory that was unlinked before the call. It makes the barrier of
-/// this form and waits for no section.
+/// Begins a grace period, for the memory that was unlinked before the call. It makes the barrier
+/// of this form and waits for no section.
 ///
 /// The expedited barrier takes microseconds and interrupts each running thread of the process. The
 /// quiet one takes 8 to 24 ms.

@@ -4,12 +4,12 @@
 //!   Domain: first chunk ──next──▶ chunk, kept for ever ──next──▶ .. ──▶ null
 //! ```
 //!
-//! - I1. Chunks are never freed and never move, so a record is `&'static`. There are as many as the
-//!   most leases at one time need.
+//! - I1. Chunks are never freed and never move, so a record is `&'static`. There are as many as
+//!   the most leases at one time need.
 //! - I2. `deferred` lists places with a departure that a scan could not prove over. It is empty
 //!   unless the barrier was lost.
-//! - E1. append → scan: the appending thread claims a record in that chunk, and the fences of claim
-//!   and withdrawal (`record` E3) hold for the link too.
+//! - E1. append → scan: the appending thread claims a record in that chunk, and the fences of
+//!   claim and withdrawal (`record` E3) hold for the link too.
 //! - E2. end of a lease ↔ detach with a lost barrier: exchanges of the record's `owner` on both
 //!   sides. Either the scan finds the record free, or the end of the lease finds the place listed.
 //!   Loom: `loom_a_lease_that_ends_ends_deferred_departures`.
@@ -78,8 +78,8 @@ impl Chunk {
 
 /// The hazard records of a set of places; a walk over them takes a [`Lease`](super::Lease) here.
 ///
-/// A domain is used for as long as the process runs. It costs 2 KiB, and as much again for every 16
-/// leases at one time.
+/// A domain is used for as long as the process runs. It costs 2 KiB, and as much again for every
+/// 16 leases at one time.
 ///
 /// ```
 /// # #[cfg(not(memgroup_loom))] {
@@ -153,9 +153,9 @@ impl Domain {
     }
 
     /// The threads that use a place, with none left out that used one before this call. Unlike
-    /// [`busy`](Self::busy) it makes the barrier, if a pin could hide. Threads that have left since
-    /// may be in the list. Once `busy` does not show one of them any more, that thread has left,
-    /// and its use of the place comes before.
+    /// [`busy`](Self::busy) it makes the barrier, if a pin could hide. Threads that have left
+    /// since may be in the list. Once `busy` does not show one of them any more, that thread
+    /// has left, and its use of the place comes before.
     pub fn users(&'static self) -> Vec<Occupant> {
         if !active(Mutation::UsersWithoutFence) {
             // ORDERING: SeqCst; pairs with the fence in `Record::claim`. Without it a lease that
@@ -205,8 +205,8 @@ impl Domain {
         self.records().filter_map(move |record| Occupant::of_place(record, key, found(record)))
     }
 
-    /// From now on leases that end check this place; its departure may stay unproven. Called before
-    /// the scan that decides it.
+    /// From now on leases that end check this place; its departure may stay unproven. Called
+    /// before the scan that decides it.
     pub(super) fn defer(&'static self, anchor: &'static Anchor) {
         let mut deferred = self.deferred.lock();
         deferred.push(anchor);

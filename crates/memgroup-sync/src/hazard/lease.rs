@@ -2,8 +2,8 @@
 //!
 //! - I1. A lease is made where its record was claimed, and nowhere else: dropping it gives the
 //!   record back.
-//! - I2. A [`Pinned`] borrows its lease, so there is one at a time. A pin that the record still has
-//!   when the lease is used again or dropped was forgotten.
+//! - I2. A [`Pinned`] borrows its lease, so there is one at a time. A pin that the record still
+//!   has when the lease is used again or dropped was forgotten.
 
 #![allow(unsafe_code)]
 
@@ -151,8 +151,9 @@ pub struct Pinned<'l, T: 'static> {
 }
 
 impl<T> Pinned<'_, T> {
-    /// Notes that the pin is in force now, so that [`Occupant::held`](super::Occupant::held) counts
-    /// from here. A caller that is about to begin a long use calls it; it reads a clock.
+    /// Notes that the pin is in force now, so that [`Occupant::held`](super::Occupant::held)
+    /// counts from here. A caller that is about to begin a long use calls it; it reads a
+    /// clock.
     pub fn stamp(&self) {
         self.lease.record.stamp();
     }

@@ -75,8 +75,8 @@ impl Occupant {
     }
 
     /// Returns whether a withdrawal waits for the thread although it does not see it in the place.
-    /// The barrier is lost, and the thread may use the place until the lease that it took before is
-    /// over.
+    /// The barrier is lost, and the thread may use the place until the lease that it took before
+    /// is over.
     pub fn is_unproven(&self) -> bool {
         self.unproven
     }

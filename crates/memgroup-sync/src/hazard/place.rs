@@ -5,8 +5,8 @@
 //! ```
 //!
 //! - I1. `value` is null, or owns the place's value (`AtomicBox`). It is set in FULL only, by the
-//!   thread that made the place FULL. It is taken by an exchange, so by one caller, which makes the
-//!   place LEAVING.
+//!   thread that made the place FULL. It is taken by an exchange, so by one caller, which makes
+//!   the place LEAVING.
 //! - I2. A place belongs to one domain for ever, and is pinned through records of that one.
 //! - I3. A value that was taken is given back or dropped only after a scan that found the place in
 //!   use on no record. The scan began after the value was taken and after the barrier. A thread
@@ -84,9 +84,9 @@ impl Anchor {
         }
     }
 
-    /// Takes the departure, if there is one and no thread uses the place any more. The scan is made
-    /// under the lock, so of the threads that leave at one time the last one sees that all others
-    /// have left.
+    /// Takes the departure, if there is one and no thread uses the place any more. The scan is
+    /// made under the lock, so of the threads that leave at one time the last one sees that
+    /// all others have left.
     pub(super) fn take_if_over(&'static self) -> Option<Departure> {
         interleave::point();
         let mut departure = self.departure.lock();
@@ -160,8 +160,8 @@ impl<T> Place<T> {
         self.anchor.key()
     }
 
-    /// Returns whether [`put`](Self::put) would panic now: a value is in the place, or the last one
-    /// is not given back yet.
+    /// Returns whether [`put`](Self::put) would panic now: a value is in the place, or the last
+    /// one is not given back yet.
     pub fn is_taken(&self) -> bool {
         // ORDERING: Acquire; as in `put`, for a caller that decides by it.
         self.anchor.state.load(Ordering::Acquire) != VACANT
@@ -210,12 +210,13 @@ impl<T: Send + Sync + 'static> Place<T> {
         self.value.store(value, if relaxed { Ordering::Relaxed } else { Ordering::Release });
     }
 
-    /// Takes the value out of the place: no pin finds it any more. Pins that have found it continue
-    /// to use it, and the [`Withdrawn`] knows when they have ended. `None` if the place is empty.
+    /// Takes the value out of the place: no pin finds it any more. Pins that have found it
+    /// continue to use it, and the [`Withdrawn`] knows when they have ended. `None` if the
+    /// place is empty.
     ///
-    /// Where leases are in force, and not all of them are in a [long use](super::Pinned::long_use),
-    /// it makes the expedited barrier of [`grace`](crate::grace). It waits for no user of the
-    /// place.
+    /// Where leases are in force, and not all of them are in a [long
+    /// use](super::Pinned::long_use), it makes the expedited barrier of
+    /// [`grace`](crate::grace). It waits for no user of the place.
     pub fn withdraw(&'static self) -> Option<Withdrawn<T>> {
         self.take(|| barrier::barrier(Form::Expedited))
     }

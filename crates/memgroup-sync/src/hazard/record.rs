@@ -249,8 +249,8 @@ impl Record {
         self.place.swap(0, order);
     }
 
-    /// The key of the pinned place, 0 for none, and whether no other place can be pinned invisibly.
-    /// The scan is by the thread `me` and uses `evidence`.
+    /// The key of the pinned place, 0 for none, and whether no other place can be pinned
+    /// invisibly. The scan is by the thread `me` and uses `evidence`.
     pub(super) fn scan(&self, evidence: Evidence, me: u32) -> (usize, bool) {
         // The proof first, the word after it: a pin by a store before the proof is over by then.
         let proven = match evidence {

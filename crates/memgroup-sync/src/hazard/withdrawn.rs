@@ -1,4 +1,5 @@
-//! A value that was taken out of a place: waiting for its users, or leaving it to the last of them.
+//! A value that was taken out of a place: waiting for its users, or leaving it to the last of
+//! them.
 //!
 //! - I1. A value that was taken is one `Taken`'s, which ends once: its place is vacant from then
 //!   on, and the value a box again.
@@ -6,8 +7,8 @@
 //!   one if there was no lease when the value was taken.
 //! - I3. A departure is in its place until a scan under the place's lock finds no user. The thread
 //!   that takes it out then ends it, so once, and without the lock.
-//! - E1. detach ↔ unpin: the departure is in the place before the detaching thread scans. So either
-//!   that scan ends it, or a thread that the scan met leaves later and finds it. Loom:
+//! - E1. detach ↔ unpin: the departure is in the place before the detaching thread scans. So
+//!   either that scan ends it, or a thread that the scan met leaves later and finds it. Loom:
 //!   `loom_a_detached_value_runs_once_and_after_the_last_pin`.
 
 #![allow(unsafe_code)]
@@ -60,8 +61,8 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Ends the departure, on the thread that proved it over. A panic of the closure ends here: the
-    /// calling thread has only left the place, maybe in a panic of its own.
+    /// Ends the departure, on the thread that proved it over. A panic of the closure ends here:
+    /// the calling thread has only left the place, maybe in a panic of its own.
     pub(super) fn end_containing_panics(self) {
         // A model's failure is a panic too.
         if cfg!(memgroup_loom) {

@@ -1,12 +1,14 @@
 //! For allocators that charge each block of memory to the group in force. `memgroup-alloc` is one.
 //!
-//! An allocator cannot refuse, unwind or wait. So a charge for a block is made at any limit ([`Owner::charge`]), and the thread finds out later, at a
-//! [`checkpoint`]. The block keeps its [`Owner`], in eight bytes, and whichever thread frees it uncharges that.
+//! An allocator cannot refuse, unwind or wait. So a charge for a block is made at any limit
+//! ([`Owner::charge`]), and the thread finds out later, at a [`checkpoint`]. The block keeps its
+//! [`Owner`], in eight bytes, and whichever thread frees it uncharges that.
 //!
-//! An allocator may hold bytes back: charged bytes that no block uses, on each thread, so that not each
-//! block comes to the engine. It [registers](register) as a [`Holder`], and the engine takes them where a
-//! charge lacks them, and where a charge waits. Of a removed group it takes those that it can take
-//! without disturbing another thread. The others follow with their threads' next blocks.
+//! An allocator may hold bytes back: charged bytes that no block uses, on each thread, so that not
+//! each block comes to the engine. It [registers](register) as a [`Holder`], and the engine takes
+//! them where a charge lacks them, and where a charge waits. Of a removed group it takes those
+//! that it can take without disturbing another thread. The others follow with their threads' next
+//! blocks.
 //!
 //! | at | the allocator |
 //! |---|---|
@@ -16,15 +18,18 @@
 //!
 //! # The guarantees with held back bytes
 //!
-//! Let N be the most bytes that the allocator holds back: for `memgroup-alloc` 64 KiB for each slot of each thread, with eight slots a thread.
+//! Let N be the most bytes that the allocator holds back: for `memgroup-alloc` 64 KiB for each
+//! slot of each thread, with eight slots a thread.
 //!
-//! - **G1**: a refusal is right but for bytes that threads put back after the engine took the held back bytes for it: fewer than N.
-//! - **G2**: charges for blocks are forced, and exceed a limit by any amount. Held back bytes are charged, so they never hide usage.
+//! - **G1**: a refusal is right but for bytes that threads put back after the engine took the held
+//!   back bytes for it: fewer than N.
+//! - **G2**: charges for blocks are forced, and exceed a limit by any amount. Held back bytes are
+//!   charged, so they never hide usage.
 //! - **G3**: usage exceeds the charged bytes by up to N more.
 //!
 //! While a charge waits in a group, bytes of it are held back only where they could not help a
-//! charge that waits ([`Owner::may_hold_beside`]). Once a group is removed, no more bytes of it are
-//! held back than threads have in their slots until their next blocks.
+//! charge that waits ([`Owner::may_hold_beside`]). Once a group is removed, no more bytes of it
+//! are held back than threads have in their slots until their next blocks.
 
 use memgroup_sync::{depth, grace};
 
@@ -57,8 +62,9 @@ pub fn current() -> Option<Owner> {
     scope::node().map(Owner::of)
 }
 
-/// Whether this thread is within the engine: it holds a lock of the engine, is in a read section, or allocates for the engine itself. Charging a
-/// block there could wait for a lock that the thread has, and would charge the engine's memory to a tenant.
+/// Whether this thread is within the engine: it holds a lock of the engine, is in a read section,
+/// or allocates for the engine itself. Charging a block there could wait for a lock that the
+/// thread has, and would charge the engine's memory to a tenant.
 #[inline]
 pub fn is_inside() -> bool {
     depth::is_inside() || grace::inside()
@@ -70,13 +76,16 @@ pub fn allocates_inside() -> bool {
     depth::is_inside()
 }
 
-/// A safe point: whether the group in force on this thread is within its limits, after all that the engine can do about it.
+/// A safe point: whether the group in force on this thread is within its limits, after all that
+/// the engine can do about it.
 ///
-/// It is one load while [no block](is_over) of the thread was charged beyond a limit. Else the engine makes room, as it does for a charge of
-/// one byte more: it takes prepaid bytes, asks shrinkers, and stops victims, on this thread. Without a current group it is `Ok`.
+/// It is one load while [no block](is_over) of the thread was charged beyond a limit. Else the
+/// engine makes room, as it does for a charge of one byte more: it takes prepaid bytes, asks
+/// shrinkers, and stops victims, on this thread. Without a current group it is `Ok`.
 ///
-/// A group above that only its other groups have filled is no reason to stop. If the group right below it uses no more than its even
-/// [share](crate::Group::set_share) there, or its own [`min`](crate::Group::set_min), the checkpoint passes that level.
+/// A group above that only its other groups have filled is no reason to stop. If the group right
+/// below it uses no more than its even [share](crate::Group::set_share) there, or its own
+/// [`min`](crate::Group::set_min), the checkpoint passes that level.
 ///
 /// # Errors
 /// The group, or one above, is still above its limit. The next call asks again.
@@ -99,13 +108,16 @@ pub fn checkpoint() -> Result<(), ChargeError> {
     if is_over() { ask_for_room(Means::PLAIN) } else { Ok(()) }
 }
 
-/// A [`checkpoint`] that waits until `deadline` for the group to be within its limits, as [`Group::charge_until`](crate::Group::charge_until) does.
+/// A [`checkpoint`] that waits until `deadline` for the group to be within its limits, as
+/// [`Group::charge_until`](crate::Group::charge_until) does.
 ///
-/// The thread parks. It goes on when other threads free enough, or a limit is raised. The wait is a stall in the group's
-/// [pressure](crate::Group::pressure). The thread keeps its own memory meanwhile. Where it [is inside](is_inside) the engine, it does not wait.
+/// The thread parks. It goes on when other threads free enough, or a limit is raised. The wait is
+/// a stall in the group's [pressure](crate::Group::pressure). The thread keeps its own memory
+/// meanwhile. Where it [is inside](is_inside) the engine, it does not wait.
 ///
 /// # Errors
-/// As for [`checkpoint`]; [`ChargeErrorKind::Deadline`](crate::ChargeErrorKind::Deadline) after a wait.
+/// As for [`checkpoint`]; [`ChargeErrorKind::Deadline`](crate::ChargeErrorKind::Deadline) after a
+/// wait.
 ///
 /// ```
 /// use std::time::Duration;

@@ -5,17 +5,19 @@ use crate::tree::handle::Group;
 
 /// Bounds on the number of groups.
 impl Group {
-    /// Sets how many groups there may be below this group, on all levels together. `None`, which is the default,
-    /// sets no bound. `cgroup.max.descendants` of cgroup v2.
+    /// Sets how many groups there may be below this group, on all levels together. `None`, which
+    /// is the default, sets no bound. `cgroup.max.descendants` of cgroup v2.
     ///
-    /// A tenant that may create groups should have a bound. A group costs memory that is charged to no group, and
-    /// takes one of the [`Config::groups_max`](crate::Config::groups_max) places of the hierarchy. Without a bound,
-    /// one tenant can take them all, whatever its [`max`](Group::set_max) is.
+    /// A tenant that may create groups should have a bound. A group costs memory that is charged
+    /// to no group, and takes one of the [`Config::groups_max`](crate::Config::groups_max)
+    /// places of the hierarchy. Without a bound, one tenant can take them all, whatever its
+    /// [`max`](Group::set_max) is.
     ///
-    /// A group counts until it's released: a removed one as long as it has bytes or handles, because it keeps its
-    /// memory and its place until then. In this it differs from the kernel, which counts online groups only. Every
-    /// group up to the root checks a creation. A bound below the present number removes no group, and refuses
-    /// further ones. 0 allows no groups.
+    /// A group counts until it's released: a removed one as long as it has bytes or handles,
+    /// because it keeps its memory and its place until then. In this it differs from the
+    /// kernel, which counts online groups only. Every group up to the root checks a creation. A
+    /// bound below the present number removes no group, and refuses further ones. 0 allows no
+    /// groups.
     ///
     /// ```
     /// # use memgroup::{Config, GroupError, Hierarchy};
@@ -45,11 +47,12 @@ impl Group {
         given(self.bounds().descendants)
     }
 
-    /// Sets how many levels of groups there may be below this group. `None`, which is the default, sets no bound
-    /// besides [`Config::depth_max`](crate::Config::depth_max). `cgroup.max.depth` of cgroup v2.
+    /// Sets how many levels of groups there may be below this group. `None`, which is the default,
+    /// sets no bound besides [`Config::depth_max`](crate::Config::depth_max).
+    /// `cgroup.max.depth` of cgroup v2.
     ///
-    /// With 0 there can be no groups below it, with 1 its children have none. A bound below the present depth
-    /// removes no group, and refuses further ones.
+    /// With 0 there can be no groups below it, with 1 its children have none. A bound below the
+    /// present depth removes no group, and refuses further ones.
     ///
     /// ```
     /// # use memgroup::{Config, GroupError, Hierarchy};
@@ -67,7 +70,8 @@ impl Group {
         self.change_bounds(|bounds| Bounds { depth, ..bounds });
     }
 
-    /// Returns how many levels of groups there may be below this group; `None` if there is no bound.
+    /// Returns how many levels of groups there may be below this group; `None` if there is no
+    /// bound.
     pub fn max_depth(&self) -> Option<u32> {
         given(self.bounds().depth)
     }

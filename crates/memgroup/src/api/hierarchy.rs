@@ -61,7 +61,8 @@ impl Hierarchy {
     /// Creates the group at an absolute path, `/parent/child`. The parent must exist.
     ///
     /// # Errors
-    /// The path or the name is invalid, the parent does not exist, the group does, or a bound of [`Config`] is reached.
+    /// The path or the name is invalid, the parent does not exist, the group does, or a bound of
+    /// [`Config`] is reached.
     pub fn create(&self, path: &str) -> Result<Group, GroupError> {
         self.shared().create_path(path).map(Group::adopted)
     }
@@ -75,8 +76,9 @@ impl Hierarchy {
         tree.lookup(path).map(|id| self.pinned(id))
     }
 
-    /// The online group of this path, which is created if there is none, with the groups above it that are missing. For a group of a request or a
-    /// tenant that is first seen. Of several threads that call it at once each gets the same group.
+    /// The online group of this path, which is created if there is none, with the groups above it
+    /// that are missing. For a group of a request or a tenant that is first seen. Of several
+    /// threads that call it at once each gets the same group.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -100,9 +102,10 @@ impl Hierarchy {
 
     /// The whole tree as it is now, dying groups included.
     ///
-    /// It allocates, takes the tree lock for short steps, and flushes each subsystem's statistics once. It calls no shrinker. Its
-    /// [page](crate::guide::snapshot) says how consistent it is. The figures of one group are read within some hundred
-    /// nanoseconds, those of two groups up to [`Snapshot::took`] apart.
+    /// It allocates, takes the tree lock for short steps, and flushes each subsystem's statistics
+    /// once. It calls no shrinker. Its [page](crate::guide::snapshot) says how consistent it
+    /// is. The figures of one group are read within some hundred nanoseconds, those of two
+    /// groups up to [`Snapshot::took`] apart.
     pub fn snapshot(&self) -> Snapshot {
         self.root().snapshot()
     }
@@ -115,10 +118,12 @@ impl Hierarchy {
         self.shared().config.given()
     }
 
-    /// All online groups, parents before children, the root first. Children of one parent are in the order of their names.
+    /// All online groups, parents before children, the root first. Children of one parent are in
+    /// the order of their names.
     ///
-    /// It takes the tree lock for 32 groups at a time. A group that is online from the beginning to the end is listed once; one that is
-    /// created or removed meanwhile may be listed or not.
+    /// It takes the tree lock for 32 groups at a time. A group that is online from the beginning
+    /// to the end is listed once; one that is created or removed meanwhile may be listed or
+    /// not.
     pub fn groups(&self) -> Vec<Group> {
         Listing::of(&self.root()).online().collect()
     }
@@ -136,8 +141,8 @@ impl Hierarchy {
     /// [snapshot](Hierarchy::snapshot) lists it. While [`Group::remove_all`] removes a group, and
     /// groups below it one by one, that group and all below it are in no list.
     ///
-    /// If no group is dying, it takes the tree lock once. Otherwise it visits all groups, and takes
-    /// the lock for 32 at a time.
+    /// If no group is dying, it takes the tree lock once. Otherwise it visits all groups, and
+    /// takes the lock for 32 at a time.
     pub fn dying(&self) -> Vec<Dying> {
         let of = |(group, removed): (Group, Instant)| Dying {
             path: group.path(),
@@ -157,8 +162,8 @@ impl Hierarchy {
 
 /// Charges of memory blocks and of threads.
 impl Hierarchy {
-    /// Charges `bytes` to the current group of this thread ([`scope`]), as [`Group::try_charge`] does. `None` if there is none, or it
-    /// is of another hierarchy.
+    /// Charges `bytes` to the current group of this thread ([`scope`]), as [`Group::try_charge`]
+    /// does. `None` if there is none, or it is of another hierarchy.
     ///
     /// It goes with [`uncharge`](Hierarchy::uncharge), because each hierarchy has its own ids.
     #[inline]
@@ -168,11 +173,12 @@ impl Hierarchy {
         Some(node.charge_unheld(unheld, bytes, Means::PLAIN).map(|()| Charge::owning(node, bytes)))
     }
 
-    /// Uncharges `bytes` from the group with this id, for a memory block that stores its owner's id instead of a
-    /// [`Charge`]. It pairs with [`Charge::into_parts`].
+    /// Uncharges `bytes` from the group with this id, for a memory block that stores its owner's
+    /// id instead of a [`Charge`]. It pairs with [`Charge::into_parts`].
     ///
-    /// The id is checked. The bytes are not, except that a group cannot give back more than 1 TiB that it does not use:
-    /// for them the caller keeps the [contract](crate::raw#contract) of parts.
+    /// The id is checked. The bytes are not, except that a group cannot give back more than 1 TiB
+    /// that it does not use: for them the caller keeps the [contract](crate::raw#contract) of
+    /// parts.
     ///
     /// # Errors
     /// No group has this id now, or the bytes are absurd. Nothing was uncharged.
@@ -185,7 +191,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of [`Charge::into_parts`].
+    /// Makes a charge that owns `bytes` already charged to the group with this id: the inverse of
+    /// [`Charge::into_parts`].
     ///
     /// The id and the bytes are checked as in [`uncharge`](Hierarchy::uncharge).
     ///
@@ -209,8 +216,9 @@ impl Hierarchy {
 
 /// Shrinkers.
 impl Hierarchy {
-    /// Registers a shrinker that may hold memory of several groups. It is called for those in which it has a
-    /// [slot](Registration::attach). For the memory of one group, [`Group::add_shrinker`] is simpler.
+    /// Registers a shrinker that may hold memory of several groups. It is called for those in
+    /// which it has a [slot](Registration::attach). For the memory of one group,
+    /// [`Group::add_shrinker`] is simpler.
     ///
     /// # Errors
     /// The hierarchy has as many shrinkers as it can have.
@@ -222,7 +230,8 @@ impl Hierarchy {
         reclaim::register(self.shared(), config, Box::new(shrinker))
     }
 
-    /// Reports of all registered shrinkers with the results of their calls, as Linux has them in debugfs.
+    /// Reports of all registered shrinkers with the results of their calls, as Linux has them in
+    /// debugfs.
     ///
     /// ```
     /// # use memgroup::{Ask, Config, Count, Hierarchy, Scan, Shrinker, ShrinkerConfig};
@@ -245,17 +254,21 @@ impl Hierarchy {
     /// Calls a shrinker's `count` for each group to which it is attached, and returns the answers.
     ///
     /// # Errors
-    /// No shrinker has this number now, or the calling thread is in a call of that shrinker: it is not called from within itself.
+    /// No shrinker has this number now, or the calling thread is in a call of that shrinker: it is
+    /// not called from within itself.
     pub fn shrinker_counts(&self, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
         report::counts(self.shared(), id)
     }
 
-    /// Waits until every shrinker call of this hierarchy that runs now has returned. It does not wait for calls that begin meanwhile.
+    /// Waits until every shrinker call of this hierarchy that runs now has returned. It does not
+    /// wait for calls that begin meanwhile.
     ///
-    /// While a thread walks over shrinkers it makes an expedited `membarrier`, which interrupts the running threads of the process.
+    /// While a thread walks over shrinkers it makes an expedited `membarrier`, which interrupts
+    /// the running threads of the process.
     ///
-    /// Code that frees memory which callbacks of several shrinkers may use calls it first, as `synchronize_shrinkers` in Linux. For
-    /// one shrinker, its [`Removal`](crate::Removal) waits. Everything that the calls did happens before the return.
+    /// Code that frees memory which callbacks of several shrinkers may use calls it first, as
+    /// `synchronize_shrinkers` in Linux. For one shrinker, its [`Removal`](crate::Removal)
+    /// waits. Everything that the calls did happens before the return.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -265,7 +278,8 @@ impl Hierarchy {
     /// ```
     ///
     /// # Errors
-    /// The calling thread is itself in a call; or the deadline has passed, and the error names a call that still runs.
+    /// The calling thread is itself in a call; or the deadline has passed, and the error names a
+    /// call that still runs.
     pub fn wait_for_shrinkers(&self, deadline: impl Into<Deadline>) -> Result<(), CallsError> {
         quiesce::wait(self.shared(), deadline.into().instant())
     }
@@ -288,10 +302,11 @@ impl Hierarchy {
         self.builtin(IO)
     }
 
-    /// Registers a subsystem for the rest of the hierarchy's life: from now on all groups have its statistics.
+    /// Registers a subsystem for the rest of the hierarchy's life: from now on all groups have its
+    /// statistics.
     ///
-    /// It may be called at any time, and again with the same definition. It allocates some hundred bytes for each group. Per-CPU
-    /// memory follows with each group's first addition.
+    /// It may be called at any time, and again with the same definition. It allocates some hundred
+    /// bytes for each group. Per-CPU memory follows with each group's first addition.
     ///
     /// # Errors
     /// A name is invalid, another subsystem has the name, or there are eight subsystems already
@@ -317,24 +332,27 @@ impl Hierarchy {
 
 /// Prepaid bytes and per-CPU memory.
 impl Hierarchy {
-    /// Bytes of each slot's budget that stocks have reserved now. The prepaid bytes of a slot never exceed them.
+    /// Bytes of each slot's budget that stocks have reserved now. The prepaid bytes of a slot
+    /// never exceed them.
     pub fn stock_reserved_bytes(&self) -> Vec<u64> {
         self.shared().budget.reserved().collect()
     }
 
     /// Returns per-CPU memory that groups no longer need to the system; see [`Maintenance`].
     ///
-    /// A thread with spare time calls it now and then. Removals and creations do the same in small steps. One pass runs at a time: a second
-    /// caller waits for the first. A charge waits for a pass only while the pass holds the tree lock: for 64 pages' worth of records at a time,
-    /// at most. The pass waits for pieces of running flushes, of one subsystem at a time, and for grace periods, without that lock. No count and no charge is
-    /// lost when records move.
+    /// A thread with spare time calls it now and then. Removals and creations do the same in small
+    /// steps. One pass runs at a time: a second caller waits for the first. A charge waits for
+    /// a pass only while the pass holds the tree lock: for 64 pages' worth of records at a time,
+    /// at most. The pass waits for pieces of running flushes, of one subsystem at a time, and for
+    /// grace periods, without that lock. No count and no charge is lost when records move.
     ///
-    /// It makes these system calls: `membarrier` for one or two grace periods of 8 to 24 ms each, which interrupts no thread; `madvise` and
-    /// `munmap`, which interrupt every CPU that runs the process for some microseconds each (a TLB shootdown).
+    /// It makes these system calls: `membarrier` for one or two grace periods of 8 to 24 ms each,
+    /// which interrupts no thread; `madvise` and `munmap`, which interrupt every CPU that runs
+    /// the process for some microseconds each (a TLB shootdown).
     ///
     /// # Panics
-    /// In a read section (`memgroup_sync::grace`) of the calling thread, which the pass would wait for without end. Nothing is done
-    /// then.
+    /// In a read section (`memgroup_sync::grace`) of the calling thread, which the pass would wait
+    /// for without end. Nothing is done then.
     pub fn maintain(&self, options: Maintenance) -> Maintained {
         assert!(!grace::inside(), "failed to maintain a hierarchy: this thread is in a read section");
         maintenance::pass(self.shared(), options)

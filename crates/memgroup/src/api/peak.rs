@@ -2,7 +2,8 @@
 
 use crate::tree::handle::Group;
 
-/// A reader of a group's peak; from [`Group::peak_reader`]. It keeps its group as a handle does, and still reads the peak of a removed group.
+/// A reader of a group's peak; from [`Group::peak_reader`]. It keeps its group as a handle does,
+/// and still reads the peak of a removed group.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -22,7 +23,8 @@ pub struct PeakReader {
 }
 
 impl PeakReader {
-    /// The highest usage since this reader was last reset, in bytes; before its first reset, the group's peak. Prepaid bytes are a part of usage.
+    /// The highest usage since this reader was last reset, in bytes; before its first reset, the
+    /// group's peak. Prepaid bytes are a part of usage.
     pub fn read(&self) -> u64 {
         let node = self.group.node();
         match self.number {
@@ -31,8 +33,8 @@ impl PeakReader {
         }
     }
 
-    /// Begins anew, for this reader alone, with the present usage. Charges that ended before do not count any more. Charges that begin afterwards do.
-    /// A charge under way meanwhile may.
+    /// Begins anew, for this reader alone, with the present usage. Charges that ended before do
+    /// not count any more. Charges that begin afterwards do. A charge under way meanwhile may.
     pub fn reset(&mut self) {
         let node = self.group.node();
         self.number = Some(node.peak_readers().reset(&node.counter, self.number));
@@ -65,8 +67,8 @@ impl Group {
         self.node().counter.peak().highest()
     }
 
-    /// A reader of the peak that can be reset without an effect on other readers. There may be any number of them. A charge costs the same with or
-    /// without readers.
+    /// A reader of the peak that can be reset without an effect on other readers. There may be any
+    /// number of them. A charge costs the same with or without readers.
     pub fn peak_reader(&self) -> PeakReader {
         PeakReader { group: self.clone(), number: None }
     }

@@ -1,16 +1,21 @@
 //! Scope: the current group of a thread.
 //!
-//! An adapter that hooks foreign allocations gets no argument that could name the group. It charges the current group of the thread.
-//! Entering and leaving a scope take a few plain stores. With `Config::scope_time`, the default, each also reads the clock and may add to
-//! one statistic; with `Config::scope_time_sampled` only one in many does. While a stall lasts, each also checks the groups that it changes
-//! (`observe::pressure`). Neither allocates, and the thread-local of the current group has no destructor. So scopes work inside an allocator
-//! and while a thread ends.
+//! An adapter that hooks foreign allocations gets no argument that could name the group. It
+//! charges the current group of the thread. Entering and leaving a scope take a few plain stores.
+//! With `Config::scope_time`, the default, each also reads the clock and may add to one statistic;
+//! with `Config::scope_time_sampled` only one in many does. While a stall lasts, each also checks
+//! the groups that it changes (`observe::pressure`). Neither allocates, and the thread-local of
+//! the current group has no destructor. So scopes work inside an allocator and while a thread
+//! ends.
 //!
-//! - I1. The thread keeps a place of the node table together with its generation. A guard that was forgotten can keep its group
-//!   current for longer than the handle lives, but never makes another group current.
-//! - I2. Guards are dropped in the reverse order of their making. A guard that is not leaves no group current.
-//! - B1. The generation is checked once, when a charge or an addition begins. If a guard was forgotten and its group is released just
-//!   then, the operation counts for the next group in the place. No check that is cheap enough for a charge prevents that.
+//! - I1. The thread keeps a place of the node table together with its generation. A guard that was
+//!   forgotten can keep its group current for longer than the handle lives, but never makes
+//!   another group current.
+//! - I2. Guards are dropped in the reverse order of their making. A guard that is not leaves no
+//!   group current.
+//! - B1. The generation is checked once, when a charge or an addition begins. If a guard was
+//!   forgotten and its group is released just then, the operation counts for the next group in the
+//!   place. No check that is cheap enough for a charge prevents that.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -34,13 +39,14 @@ const GUARDS: u32 = 0xffff;
 
 /// The current group of a thread.
 ///
-/// It consists of words that are each read and written as a whole: a load of two smaller stores would wait for them.
-/// A charge reads the first two.
+/// It consists of words that are each read and written as a whole: a load of two smaller stores
+/// would wait for them. A charge reads the first two.
 #[derive(Clone, Copy)]
 struct Current {
     node: Option<&'static Node>,
     generation: u64,
-    /// The number of guards that live. The bits above `GUARDS` count guards dropped out of order since there was none.
+    /// The number of guards that live. The bits above `GUARDS` count guards dropped out of order
+    /// since there was none.
     depth: u64,
 }
 
@@ -81,7 +87,8 @@ fn draw(of: u32) -> bool {
     if of == 1 {
         return true;
     }
-    // A sequence of period 2^64 (Knuth, MMIX). Its upper bits are good enough, and never fall in step with the polls of a task.
+    // A sequence of period 2^64 (Knuth, MMIX). Its upper bits are good enough, and never fall in step
+    // with the polls of a task.
     let next = RANDOM.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     RANDOM.set(next);
     ((next >> 32) * u64::from(of)) >> 32 == 0
@@ -93,7 +100,8 @@ fn sampled_of(node: Option<&'static Node>) -> u32 {
     node.map_or(0, |node| node.shared().config.scope_time_of())
 }
 
-/// The most nanoseconds that one stretch of time counts: 36 years. So a sample of a very long scope does not take the statistic out of its range.
+/// The most nanoseconds that one stretch of time counts: 36 years. So a sample of a very long
+/// scope does not take the statistic out of its range.
 const COUNTED_MOST: u64 = 1 << 60;
 
 /// The nanoseconds that a stretch of time counts which is a sample of `of`.
@@ -102,7 +110,8 @@ fn counted(nanos: u64, of: u32) -> i64 {
     nanos.saturating_mul(of.into()).min(COUNTED_MOST) as i64
 }
 
-/// Ends the stretch of time of the group that was current, and begins one of the next. `scopes` are those that end with it.
+/// Ends the stretch of time of the group that was current, and begins one of the next. `scopes`
+/// are those that end with it.
 #[inline(always)]
 fn count_time(ended: Option<&'static Node>, begun: Option<&'static Node>, scopes: i64) {
     let (of, begun_of) = (sampled_of(ended), sampled_of(begun));
@@ -124,7 +133,8 @@ fn count_time(ended: Option<&'static Node>, begun: Option<&'static Node>, scopes
     }
 }
 
-/// Whether a change of scope from or to the group is more than a store: its hierarchy measures pressure, or the time in scopes.
+/// Whether a change of scope from or to the group is more than a store: its hierarchy measures
+/// pressure, or the time in scopes.
 #[inline(always)]
 fn is_observed(node: Option<&'static Node>) -> bool {
     node.is_some_and(|node| {
@@ -133,7 +143,8 @@ fn is_observed(node: Option<&'static Node>) -> bool {
     })
 }
 
-/// Counts time, and shows the change to stalls. Out of line, so that the compiler makes a few plain stores of the rest.
+/// Counts time, and shows the change to stalls. Out of line, so that the compiler makes a few
+/// plain stores of the rest.
 #[inline(never)]
 fn observe(before: Current, after: Current, scopes: i64) {
     let (before, generation, after) = (before.node(), after.generation(), after.node());
@@ -145,18 +156,21 @@ fn observe(before: Current, after: Current, scopes: i64) {
     }
 }
 
-/// Guard that keeps a group current on this thread, or [none](leave). Dropping it restores the group that was current before.
+/// Guard that keeps a group current on this thread, or [none](leave). Dropping it restores the
+/// group that was current before.
 ///
-/// It is not `Send`. Guards are dropped in the reverse order of their making, as variables are. A guard that is dropped before a
-/// later one leaves no group current, until all of them are dropped. A guard that is forgotten (`mem::forget`) keeps its group
-/// current on the thread, at most until the group is released. An operation of the thread that races with that release may count
-/// for the next group that reuses the id.
+/// It is not `Send`. Guards are dropped in the reverse order of their making, as variables are. A
+/// guard that is dropped before a later one leaves no group current, until all of them are
+/// dropped. A guard that is forgotten (`mem::forget`) keeps its group current on the thread, at
+/// most until the group is released. An operation of the thread that races with that release may
+/// count for the next group that reuses the id.
 #[must_use = "the change lasts only while the guard lives"]
 pub struct Scope<'g> {
     before: Current,
     /// Whether the change back is more than a store.
     is_observed: bool,
-    // The borrow keeps the group's handle, hence its node, while the thread points to it; the pointer makes the guard !Send.
+    // The borrow keeps the group's handle, hence its node, while the thread points to it; the pointer makes
+    // the guard !Send.
     group: PhantomData<(&'g Group, *const ())>,
 }
 
@@ -179,9 +193,11 @@ pub fn enter(group: &Group) -> Scope<'_> {
     change(Some(node), node.generation())
 }
 
-/// Leaves this thread without a current group, for a pause in the middle of its work. Dropping the guard makes the group current again.
+/// Leaves this thread without a current group, for a pause in the middle of its work. Dropping the
+/// guard makes the group current again.
 ///
-/// Until then the thread is not at work in the group, and its time is not counted there. [`try_charge_current`] charges nothing.
+/// Until then the thread is not at work in the group, and its time is not counted there.
+/// [`try_charge_current`] charges nothing.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy, scope};
@@ -214,8 +230,8 @@ fn change<'g>(node: Option<&'static Node>, generation: u64) -> Scope<'g> {
 
 /// The current group of this thread.
 pub fn current() -> Option<Group> {
-    // Within the section the node is not given back. While the group lives its handle is counted, before another group could take its
-    // place.
+    // Within the section the node is not given back. While the group lives its handle is counted,
+    // before another group could take its place.
     let _section = grace::enter();
     node().map(Group::pinned)
 }
@@ -232,7 +248,8 @@ pub(crate) fn node() -> Option<&'static Node> {
     CURRENT.get().node()
 }
 
-/// Charges `bytes` to the current group of this thread, as [`Group::try_charge`] does; `None` if there is none.
+/// Charges `bytes` to the current group of this thread, as [`Group::try_charge`] does; `None` if
+/// there is none.
 ///
 /// The group may be of any hierarchy. Code that stores the id instead of the charge uses
 /// [`Hierarchy::try_charge_current`](crate::Hierarchy::try_charge_current).
@@ -257,9 +274,11 @@ impl Drop for Scope<'_> {
     }
 }
 
-/// Leaves no group current, because a guard was dropped out of order and the right group is unknown.
+/// Leaves no group current, because a guard was dropped out of order and the right group is
+/// unknown.
 ///
-/// The upper bits of the depth warn older guards: the guard of the group that they would restore may have been dropped.
+/// The upper bits of the depth warn older guards: the guard of the group that they would restore
+/// may have been dropped.
 #[cold]
 fn leave_out_of_order() {
     let current = CURRENT.get();

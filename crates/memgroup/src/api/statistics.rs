@@ -18,8 +18,9 @@ const DELTA_MAX: i64 = 1 << 48;
 
 /// Statistics of one subsystem in all groups of a hierarchy.
 ///
-/// A handle, `Send` and `Sync`. Clones are the same statistics, and keep the hierarchy as any handle of it does. Made by
-/// [`Hierarchy::register`], [`Hierarchy::memory`], [`Hierarchy::cpu`], [`Hierarchy::io`] and [`Hierarchy::statistics`].
+/// A handle, `Send` and `Sync`. Clones are the same statistics, and keep the hierarchy as any
+/// handle of it does. Made by [`Hierarchy::register`], [`Hierarchy::memory`], [`Hierarchy::cpu`],
+/// [`Hierarchy::io`] and [`Hierarchy::statistics`].
 ///
 /// ```
 /// # use memgroup::{Config, Freshness, Hierarchy, Reach, Stat, StatKey, Subsystem};
@@ -99,20 +100,24 @@ impl Statistics {
 
     /// Adds `delta` to a statistic of `group`, and so to those of all groups above it.
     ///
-    /// One atomic addition on this thread's slot. The first addition of a slot after a flush also marks the group. An addition never
-    /// waits and never calls the global allocator, so an allocator may call it. It makes no system call, except that a thread's first
-    /// one registers the thread. (The kernel backs a page of per-CPU memory at the first write to it.) A [`Time`](StatKind::Time) is
-    /// added in nanoseconds; [`add_time`](Self::add_time) takes a duration. A removed group counts as long as it has a handle.
+    /// One atomic addition on this thread's slot. The first addition of a slot after a flush also
+    /// marks the group. An addition never waits and never calls the global allocator, so an
+    /// allocator may call it. It makes no system call, except that a thread's first
+    /// one registers the thread. (The kernel backs a page of per-CPU memory at the first write to
+    /// it.) A [`Time`](StatKind::Time) is added in nanoseconds; [`add_time`](Self::add_time)
+    /// takes a duration. A removed group counts as long as it has a handle.
     ///
-    /// A [`Fresh`](Freshness::Fresh) read contains all additions that this thread made before, and those of other threads that it
-    /// knows of.
+    /// A [`Fresh`](Freshness::Fresh) read contains all additions that this thread made before, and
+    /// those of other threads that it knows of.
     ///
     /// # Panics
-    /// When the key belongs to another subsystem, when the group is of another hierarchy, when `delta` is more than 2^48 up or down, and
-    /// when `delta` is negative although the statistic only grows. Nothing is added then.
+    /// When the key belongs to another subsystem, when the group is of another hierarchy, when
+    /// `delta` is more than 2^48 up or down, and when `delta` is negative although the
+    /// statistic only grows. Nothing is added then.
     ///
-    /// When one slot's changes since the last flush fall below -2^61 or rise to 2^63: those are lost, and the next addition panics.
-    /// Sums of flushes are not checked; they wrap beyond ±2^63.
+    /// When one slot's changes since the last flush fall below -2^61 or rise to 2^63: those are
+    /// lost, and the next addition panics. Sums of flushes are not checked; they wrap beyond
+    /// ±2^63.
     #[inline]
     pub fn add(&self, group: &Group, key: StatKey, delta: i64) {
         let (node, entry) = self.entry(group);
@@ -120,7 +125,8 @@ impl Statistics {
         update::add_to(entry, node, key.index(), delta);
     }
 
-    /// Adds to a statistic of the current group of this thread ([`scope`]). `false` if there is none, or it is of another hierarchy.
+    /// Adds to a statistic of the current group of this thread ([`scope`]). `false` if there is
+    /// none, or it is of another hierarchy.
     ///
     /// # Panics
     /// As [`add`](Self::add).
@@ -138,7 +144,8 @@ impl Statistics {
     /// Adds `time` to a [`Time`](StatKind::Time) of `group`.
     ///
     /// # Panics
-    /// As [`add`](Self::add); also when the statistic is no time, and for more than three days at once.
+    /// As [`add`](Self::add); also when the statistic is no time, and for more than three days at
+    /// once.
     #[inline]
     pub fn add_time(&self, group: &Group, key: StatKey, time: Duration) {
         let is_time = key.stat().kind() == StatKind::Time;
@@ -189,8 +196,8 @@ impl Statistics {
 
     /// Reads the first values of `group` into `values`, as they were together at one moment.
     ///
-    /// It allocates nothing. Where nothing was added since the last flush it is a copy. Counts and times of a group never run
-    /// backwards from one read to the next.
+    /// It allocates nothing. Where nothing was added since the last flush it is a copy. Counts and
+    /// times of a group never run backwards from one read to the next.
     ///
     /// ```
     /// # use memgroup::{Config, Freshness, Hierarchy, Reach, stats::io};
@@ -204,7 +211,8 @@ impl Statistics {
     /// ```
     ///
     /// # Panics
-    /// When `values` is longer than there are statistics, and when the group is of another hierarchy.
+    /// When `values` is longer than there are statistics, and when the group is of another
+    /// hierarchy.
     #[inline]
     pub fn read(&self, group: &Group, reach: Reach, freshness: Freshness, values: &mut [i64]) {
         let (node, entry) = self.entry(group);
@@ -229,8 +237,8 @@ impl Statistics {
         if key.stat().kind() == StatKind::Time { value / 1000 } else { value }
     }
 
-    /// The values of the subtree of `group` as text, in the form of cgroup v2's files. Each statistic is a line `key value`; `io` is one
-    /// line of `key=value`.
+    /// The values of the subtree of `group` as text, in the form of cgroup v2's files. Each
+    /// statistic is a line `key value`; `io` is one line of `key=value`.
     ///
     /// ```
     /// # use memgroup::{Config, Freshness, Hierarchy, stats};
@@ -262,7 +270,8 @@ impl Statistics {
 
     /// Number of flushes of any part of the tree; with a single tree, of all subsystems.
     ///
-    /// It does not begin at zero where the memory of an earlier hierarchy is used again, so compare it with itself.
+    /// It does not begin at zero where the memory of an earlier hierarchy is used again, so
+    /// compare it with itself.
     pub fn flushes(&self) -> u64 {
         self.store.updates.flushes()
     }
@@ -271,17 +280,21 @@ impl Statistics {
 /// Memory that the statistics of one subsystem take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// Bytes of one group on one slot. They are taken with the group's first addition, and given back.
+    /// Bytes of one group on one slot. They are taken with the group's first addition, and given
+    /// back.
     pub slot_bytes: usize,
-    /// Bytes of the marks of all groups on all slots, unused ones included. Subsystems that share one tree share them.
+    /// Bytes of the marks of all groups on all slots, unused ones included. Subsystems that share
+    /// one tree share them.
     pub marks_bytes: usize,
-    /// Bytes of one group's flushed values, for any number of slots. The system backs them when the group's statistics are first flushed.
+    /// Bytes of one group's flushed values, for any number of slots. The system backs them when
+    /// the group's statistics are first flushed.
     pub group_bytes: usize,
     /// Number of groups, and of free places that have kept their memory for their next group.
     pub groups: usize,
 }
 
-/// The values of a subsystem in the form of cgroup v2's files: nested for `io`, flat for all others.
+/// The values of a subsystem in the form of cgroup v2's files: nested for `io`, flat for all
+/// others.
 pub(crate) fn text(subsystem: Subsystem, values: &[i64]) -> String {
     let is_nested = subsystem.name == io::SUBSYSTEM.name;
     // Stands for a device's numbers: a process has no devices of its own.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 /// How far the engine goes to make room for a charge.
 ///
-/// Each step includes the ones before it. Asynchronous executors, and code that holds locks, should
-/// ask for less than `Stop`, so that no foreign code runs on their threads. The kernel's
+/// Each step includes the ones before it. Asynchronous executors, and code that holds locks,
+/// should ask for less than `Stop`, so that no foreign code runs on their threads. The kernel's
 /// `GFP_NOWAIT` and `__GFP_NORETRY` are similar (`include/linux/gfp_types.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effort {

@@ -20,13 +20,14 @@ impl GroupId {
     }
 
     /// Returns the group's generation: a number that no other group of the process ever has, to
-    /// name the group in logs, in JSON and in keys of maps. It does not lead back to the group; for
-    /// that, use [`as_u128`](Self::as_u128).
+    /// name the group in logs, in JSON and in keys of maps. It does not lead back to the group;
+    /// for that, use [`as_u128`](Self::as_u128).
     pub fn as_u64(self) -> u64 {
         self.generation
     }
 
-    /// Returns the whole id as one number of 96 bits: the generation above the 32 bits of the node.
+    /// Returns the whole id as one number of 96 bits: the generation above the 32 bits of the
+    /// node.
     ///
     /// ```
     /// # use memgroup::{Config, GroupId, Hierarchy};

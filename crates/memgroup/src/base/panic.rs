@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls user code. If it panics, the panic's payload is forgotten, because dropping it might panic
-/// too.
+/// Calls user code. If it panics, the panic's payload is forgotten, because dropping it might
+/// panic too.
 pub(crate) fn caught(call: impl FnOnce()) {
     if cfg!(memgroup_loom) {
         // Models report faults by panics.

@@ -1,4 +1,5 @@
-//! Process: distinguishes the hierarchies of this process from those that it inherited by a `fork`.
+//! Process: distinguishes the hierarchies of this process from those that it inherited by a
+//! `fork`.
 //!
 //! The child of a fork has copies of all hierarchies, and of the locks that threads of the parent
 //! held at that moment. In the child nobody releases them, so an allocator must leave inherited

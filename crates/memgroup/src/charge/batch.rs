@@ -47,8 +47,8 @@ pub(crate) fn buy(node: &'static Node, slot: usize, bytes: u64, effort: Effort) 
     true
 }
 
-/// Returns the part of the chain's headroom that one slot may prepay. All slots together may prepay
-/// at most half of it.
+/// Returns the part of the chain's headroom that one slot may prepay. All slots together may
+/// prepay at most half of it.
 fn share_of_headroom(node: &'static Node, bytes: u64) -> u64 {
     let slots = 2 * node.shared().source.slots() as u64;
     chain::headroom_to_prepay(node, bytes + slots * ABOVE_HIGH).saturating_sub(bytes) / slots

@@ -43,18 +43,18 @@ pub struct Charged {
 impl Owner {
     /// Charges `bytes` at any limit, and up to `ahead` more for later blocks.
     ///
-    /// The bytes ahead are a multiple of 64. They are charged if all limits leave room for 32 times
-    /// as many. If there isn't even room for `bytes`, the charge is forced, as by
+    /// The bytes ahead are a multiple of 64. They are charged if all limits leave room for 32
+    /// times as many. If there isn't even room for `bytes`, the charge is forced, as by
     /// [`Group::charge_forced`](crate::Group::charge_forced): the bytes above a limit are a debt
     /// and an overdraft, and up to 4 KiB of `ahead` are charged with them. Then the thread's flag
     /// is raised, on which [`checkpoint`](crate::block::checkpoint) acts.
     ///
-    /// Returns `None` if no group is left that can be charged, because the hierarchy is gone or the
-    /// bytes are more than a counter holds.
+    /// Returns `None` if no group is left that can be charged, because the hierarchy is gone or
+    /// the bytes are more than a counter holds.
     ///
-    /// It calls no foreign code, allocates nothing, and doesn't wait for memory. It takes a lock of
-    /// the engine in two cases only: to wake threads that wait for an event that it counts, and to
-    /// serve a waiting charge after a race for the last bytes.
+    /// It calls no foreign code, allocates nothing, and doesn't wait for memory. It takes a lock
+    /// of the engine in two cases only: to wake threads that wait for an event that it counts,
+    /// and to serve a waiting charge after a race for the last bytes.
     ///
     /// # Safety in an allocator
     /// It may be called at any time in a thread's life, except while
@@ -128,8 +128,8 @@ impl Owner {
 
     /// Uncharges `bytes` without a lock, for calls while [`is_inside`](crate::block::is_inside)
     /// returns `true`. The next uncharge serves charges that wait. If this call empties a removed
-    /// group, the next call that is not inside releases the group. The bytes are not checked, as in
-    /// [`uncharge`](Owner::uncharge).
+    /// group, the next call that is not inside releases the group. The bytes are not checked, as
+    /// in [`uncharge`](Owner::uncharge).
     pub fn uncharge_inside(self, bytes: u64) {
         chain::uncharge_held(self.node(), bytes);
     }
@@ -181,8 +181,8 @@ pub fn is_over() -> bool {
     IS_RAISED.get()
 }
 
-/// Asks for room in the group: for the bytes by which it exceeds its limits, and one more. It isn't
-/// refused because of a level that is full of other groups' bytes (`share::own_excess`).
+/// Asks for room in the group: for the bytes by which it exceeds its limits, and one more. It
+/// isn't refused because of a level that is full of other groups' bytes (`share::own_excess`).
 pub(crate) fn checkpoint(node: &'static Node, means: Means) -> Result<(), ChargeError> {
     IS_RAISED.set(false);
     over_limit::mark_levels(node);

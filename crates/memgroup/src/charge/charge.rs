@@ -20,8 +20,8 @@ use crate::tree::node::Node;
 /// Bytes charged to a group and all its ancestors; dropping it uncharges them.
 ///
 /// A charge is two words, `Send` and `Sync`, and bound to no lifetime, so it can be stored beside
-/// the memory it accounts for. It keeps its group's counters, even after the group was removed, and
-/// costs no reference count.
+/// the memory it accounts for. It keeps its group's counters, even after the group was removed,
+/// and costs no reference count.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -232,7 +232,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Has `charge` make a charge of `bytes` for this charge's group, and adds them to this charge.
+    /// Has `charge` make a charge of `bytes` for this charge's group, and adds them to this
+    /// charge.
     #[inline]
     pub(crate) fn grow_by(
         &mut self,

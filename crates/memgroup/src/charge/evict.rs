@@ -49,8 +49,8 @@ pub(crate) fn reserve(stock: &Stock, word: Word, cap: u64) -> bool {
     is_reserved
 }
 
-/// Returns whether a grant for `cap` leaves enough for the fair shares of the groups above. A stock
-/// may be opened while there is any room for its grant, but one that grows must leave three
+/// Returns whether a grant for `cap` leaves enough for the fair shares of the groups above. A
+/// stock may be opened while there is any room for its grant, but one that grows must leave three
 /// quarters of the room to others.
 fn leaves_shares(left: GrantsLeft, word: Word, cap: u64) -> bool {
     let grant = grant::of_cap(cap - word.room());
@@ -67,8 +67,8 @@ fn leaves_shares_now(stock: &Stock, word: Word, cap: u64) -> bool {
     leaves_shares
 }
 
-/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used up.
-/// If `below` is given, skips groups outside its subtree.
+/// Moves the slot's clock hand until `wanted` bytes of reserve came back or its visits are used
+/// up. If `below` is given, skips groups outside its subtree.
 #[cold]
 fn evict_idle(asking: &'static Node, slot: usize, wanted: u64, below: Option<&'static Node>) -> bool {
     let shared = asking.shared();

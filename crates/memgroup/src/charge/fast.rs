@@ -1,10 +1,10 @@
 //! Fast: a charge or an uncharge that the stock of this thread's slot serves.
 //!
-//! Nothing is called on the way to the atomic addition, because a value that lives across a call is
-//! pushed onto the stack when the function begins, and an atomic addition waits for every store
-//! before it. Nothing is loaded after the addition, because a load would wait for it in turn. There
-//! is no read section either: the word never moves, and the caller holds the group by its handle or
-//! by the bytes that it returns (`stock::Stock` has the exceptions).
+//! Nothing is called on the way to the atomic addition, because a value that lives across a call
+//! is pushed onto the stack when the function begins, and an atomic addition waits for every store
+//! before it. Nothing is loaded after the addition, because a load would wait for it in turn.
+//! There is no read section either: the word never moves, and the caller holds the group by its
+//! handle or by the bytes that it returns (`stock::Stock` has the exceptions).
 
 use memgroup_sync::atomic::AtomicU64;
 
@@ -38,8 +38,8 @@ impl Node {
         self.charge_slowly(bytes, means, slot, tried, found)
     }
 
-    /// Does the same for a caller that doesn't hold the group. `unheld` must exist since before the
-    /// caller found the group.
+    /// Does the same for a caller that doesn't hold the group. `unheld` must exist since before
+    /// the caller found the group.
     #[inline(always)]
     pub(crate) fn charge_unheld(
         &'static self,
@@ -109,8 +109,8 @@ impl Node {
         self.uncharge_slowly(bytes, slot, put);
     }
 
-    /// The part of an uncharge that is not a hit, in one function as `charge_slowly`. If there is a
-    /// word, the bytes are already in it.
+    /// The part of an uncharge that is not a hit, in one function as `charge_slowly`. If there is
+    /// a word, the bytes are already in it.
     #[cold]
     #[inline(never)]
     pub(crate) fn uncharge_slowly(&'static self, bytes: u64, slot: usize, put: Option<&'static AtomicU64>) {

@@ -6,12 +6,14 @@
 //!                                                  └─▶ a reclaimer makes room for the first in the queue
 //! ```
 //!
-//! A poll climbs the first steps of the ladder only (`Means::of_poll`). It calls no shrinker and no kill hook, and takes no lock of a level and not the
-//! tree lock. So it never waits for a freeze of another thread. A reclaimer climbs the other steps.
+//! A poll climbs the first steps of the ladder only (`Means::of_poll`). It calls no shrinker and
+//! no kill hook, and takes no lock of a level and not the tree lock. So it never waits for a
+//! freeze of another thread. A reclaimer climbs the other steps.
 //!
 //! - I1. A future is listed from the poll that found no room until it ends or is dropped.
-//! - I2. The state under the lock of the queues decides. Of a hand-over and a deadline, or a drop, exactly one counts: a charge that was handed to a
-//!   future which ends otherwise is uncharged, and that uncharge serves the next waiter. Loom: `charge::future::loom`.
+//! - I2. The state under the lock of the queues decides. Of a hand-over and a deadline, or a drop,
+//!   exactly one counts: a charge that was handed to a future which ends otherwise is uncharged,
+//!   and that uncharge serves the next waiter. Loom: `charge::future::loom`.
 //! - I3. A waker is cloned, called and dropped without a lock.
 
 #[cfg(all(test, memgroup_loom))]
@@ -43,8 +45,9 @@ use crate::tree::node::Node;
 
 /// A charge that waits for room without a thread; from [`Group::charge`].
 ///
-/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it leaves nothing behind: a charge that was made for it
-/// goes back, and is offered to the next waiter.
+/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it
+/// leaves nothing behind: a charge that was made for it goes back, and is offered to the next
+/// waiter.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Charging {
     group: Group,
@@ -78,11 +81,13 @@ enum Tried {
 }
 
 impl Charging {
-    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it is unless set.
+    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it
+    /// is unless set.
     ///
-    /// The hierarchy's [reclaimer](crate::Reclaimer) wakes it then, and it ends: of all futures that wait, it sleeps until the first deadline. While
-    /// every reclaimer is in a shrinker's call or a kill hook, deadlines are late. A poll after the deadline ends the future in any case. So an
-    /// adapter may arm a timer for [`deadline`](Charging::deadline).
+    /// The hierarchy's [reclaimer](crate::Reclaimer) wakes it then, and it ends: of all futures
+    /// that wait, it sleeps until the first deadline. While every reclaimer is in a shrinker's
+    /// call or a kill hook, deadlines are late. A poll after the deadline ends the future in any
+    /// case. So an adapter may arm a timer for [`deadline`](Charging::deadline).
     ///
     /// ```
     /// # use memgroup::{Config, Deadline, Hierarchy};
@@ -143,7 +148,8 @@ impl Charging {
         Tried::Waits(Refused { node: level, seen: level.counter.read() })
     }
 
-    /// Tries the charge without a wait, as far as counts alone go. If it is refused, `ended` is the reason why it does not wait.
+    /// Tries the charge without a wait, as far as counts alone go. If it is refused, `ended` is
+    /// the reason why it does not wait.
     fn finally(&self, ended: Option<ChargeErrorKind>) -> Result<(), ChargeError> {
         let means = Means::with(Effort::Count);
         let outcome = charge_slow_path(self.node(), Ask { means, ..Ask::exact(self.bytes, Until::Top) });
@@ -202,7 +208,8 @@ impl Charging {
         true
     }
 
-    /// The state in which it is: `Waiting` at its deadline, when it has left the queue; `None` if it waits, with this waker.
+    /// The state in which it is: `Waiting` at its deadline, when it has left the queue; `None` if
+    /// it waits, with this waker.
     fn look(&self, number: u64, waker: &Waker) -> Option<State> {
         let mut cloned = None;
         loop {
@@ -376,17 +383,20 @@ impl core::fmt::Debug for Growing<'_> {
 
 /// Charges that wait without a thread.
 impl Group {
-    /// Charges `bytes`, and waits for room without a thread: a future, of no runtime, with the queue and the order of
-    /// [`charge_until`](Group::charge_until).
+    /// Charges `bytes`, and waits for room without a thread: a future, of no runtime, with the
+    /// queue and the order of [`charge_until`](Group::charge_until).
     ///
-    /// The first poll takes prepaid bytes, or charges the counters. Where a limit leaves no room, the future waits at the group that
-    /// refused. The thread that uncharges there makes the charge, and then calls the waker: in the order of [weights](Group::set_weight), then of arrival.
-    /// Later polls look at the outcome. No poll calls a shrinker or a kill hook, or waits for a thread that is being refused. A
-    /// [`Reclaimer`](crate::Reclaimer) makes room for the futures that wait: caches give back for them, and victims are stopped. So a hierarchy needs
-    /// one that [runs](crate::Reclaimer::run).
+    /// The first poll takes prepaid bytes, or charges the counters. Where a limit leaves no room,
+    /// the future waits at the group that refused. The thread that uncharges there makes the
+    /// charge, and then calls the waker: in the order of [weights](Group::set_weight), then of
+    /// arrival. Later polls look at the outcome. No poll calls a shrinker or a kill hook, or
+    /// waits for a thread that is being refused. A [`Reclaimer`](crate::Reclaimer) makes room
+    /// for the futures that wait: caches give back for them, and victims are stopped. So a
+    /// hierarchy needs one that [runs](crate::Reclaimer::run).
     ///
-    /// The wait is [listed](crate::Hierarchy::waits), counts as a stall of the group in its [pressure](Group::pressure), and is ended by
-    /// [`wake_waiters`](Group::wake_waiters) and by the removal of the group. The future keeps the group as a handle does. Bytes above a
+    /// The wait is [listed](crate::Hierarchy::waits), counts as a stall of the group in its
+    /// [pressure](Group::pressure), and is ended by [`wake_waiters`](Group::wake_waiters) and
+    /// by the removal of the group. The future keeps the group as a handle does. Bytes above a
     /// [`high`](Group::set_high) become debt, as by [`Effort::Count`].
     ///
     /// *Cancel safety*: dropped at any moment it leaves nothing behind.
@@ -421,12 +431,14 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// - [`NoReclaimer`](crate::ChargeErrorKind::NoReclaimer), at once: there is no room, prepaid bytes included, and no reclaimer; or the last one was
-    ///   stopped while it waited.
-    /// - [`Deadline`](crate::ChargeErrorKind::Deadline): there was no room at a poll after the deadline.
+    /// - [`NoReclaimer`](crate::ChargeErrorKind::NoReclaimer), at once: there is no room, prepaid
+    ///   bytes included, and no reclaimer; or the last one was stopped while it waited.
+    /// - [`Deadline`](crate::ChargeErrorKind::Deadline): there was no room at a poll after the
+    ///   deadline.
     /// - [`Woken`](crate::ChargeErrorKind::Woken): all waits of the group were ended.
-    /// - At once, as by [`try_charge_by`](Group::try_charge_by): the group was removed, also while it waited; or `bytes` are more than a limit allows in
-    ///   all. Within a shrinker's call it does not wait.
+    /// - At once, as by [`try_charge_by`](Group::try_charge_by): the group was removed, also while
+    ///   it waited; or `bytes` are more than a limit allows in all. Within a shrinker's call it
+    ///   does not wait.
     ///
     /// # Panics
     /// When it is polled after its end.
@@ -437,7 +449,8 @@ impl Group {
 
 /// Growth that waits without a thread.
 impl Charge {
-    /// Charges `bytes` more, and waits for room without a thread, as [`Group::charge`] does. The charge keeps its bytes meanwhile.
+    /// Charges `bytes` more, and waits for room without a thread, as [`Group::charge`] does. The
+    /// charge keeps its bytes meanwhile.
     ///
     /// *Cancel safety*: dropped at any moment it leaves this charge as it was.
     ///

@@ -16,8 +16,8 @@ use crate::observe::wait::charges::{Party, State, Want};
 use crate::tree::node::Node;
 use crate::tree::owner::Owner;
 
-/// The one slot of the only thread that holds bytes back: as many as a slot may beside a waiter, or
-/// none and no owner.
+/// The one slot of the only thread that holds bytes back: as many as a slot may beside a waiter,
+/// or none and no owner.
 struct Slot {
     word: AtomicU64,
     owner: Owner,
@@ -102,7 +102,8 @@ fn a_slot_that_is_opened_beside_a_waiter_without_a_fence_is_caught() {
 }
 
 /// A thread frees a small block of a group while the group is removed, beside a charge that waits
-/// above for all. The removal may take the bytes before the thread finds that it may not hold them.
+/// above for all. The removal may take the bytes before the thread finds that it may not hold
+/// them.
 fn a_slot_beside_a_removal_and_a_waiter() {
     let all = 4 * HELD;
     let shared = obtain(config(1, 4).stock_cap_bytes(0));

@@ -339,7 +339,8 @@ fn catches_a_grant_that_is_returned_too_early() {
     mutation::with(Mutation::GrantIsReturnedTooEarly, || explore(a_drain_beside_a_refusal));
 }
 
-/// A drain has taken the bytes of a stock and not returned them yet when a charge would be refused.
+/// A drain has taken the bytes of a stock and not returned them yet when a charge would be
+/// refused.
 fn a_drain_beside_a_refusal() {
     let (parent, child) = parent_and_child(6 * UNIT, 6 * UNIT);
     child.charge_at(1, UNIT).unwrap();

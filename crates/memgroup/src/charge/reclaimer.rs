@@ -1,7 +1,10 @@
-//! Reclaimer: makes room for charges that wait as futures, on a thread of the user's. It also wakes the futures that wait for events and triggers.
+//! Reclaimer: makes room for charges that wait as futures, on a thread of the user's. It also
+//! wakes the futures that wait for events and triggers.
 //!
-//! A poll climbs the first steps of the ladder alone. A reclaimer climbs the others for the first task in each queue: it marks the group, so that
-//! no stock below it is open and every uncharge serves the queue. Then it drains, passes dry runs, has shrinkers make room, and has a victim stopped.
+//! A poll climbs the first steps of the ladder alone. A reclaimer climbs the others for the first
+//! task in each queue: it marks the group, so that no stock below it is open and every uncharge
+//! serves the queue. Then it drains, passes dry runs, has shrinkers make room, and has a victim
+//! stopped.
 //!
 //! ```text
 //!   a task becomes the first in a queue ─▶ due ─▶ review ─▶ made: handed over, the next one is due
@@ -11,9 +14,12 @@
 //! ```
 //!
 //! - I1. A queue is reviewed by one reclaimer at a time. Others review other queues meanwhile.
-//! - I2. It holds the group of each queue that it serves, and the task's group during a review. It calls shrinkers and hooks with no lock.
-//! - I3. A task may leave during its review. Then the reclaimer uncharges the charge that it made. Loom: `charge::future::loom`.
-//! - I4. When the last reclaimer ends, it ends the waits of all tasks. Later ones find that there is none, under the same lock.
+//! - I2. It holds the group of each queue that it serves, and the task's group during a review. It
+//!   calls shrinkers and hooks with no lock.
+//! - I3. A task may leave during its review. Then the reclaimer uncharges the charge that it made.
+//!   Loom: `charge::future::loom`.
+//! - I4. When the last reclaimer ends, it ends the waits of all tasks. Later ones find that there
+//!   is none, under the same lock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -39,13 +45,15 @@ use crate::tree::shared::Shared;
 /// Longer than any wait.
 const FAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Makes room for the charges that wait as futures ([`Group::charge`](crate::Group::charge)); from [`Hierarchy::reclaimer`].
+/// Makes room for the charges that wait as futures ([`Group::charge`](crate::Group::charge)); from
+/// [`Hierarchy::reclaimer`].
 ///
-/// It also wakes futures that wait for events ([`Group::events_after`](crate::Group::events_after)) and triggers
+/// It also wakes futures that wait for events
+/// ([`Group::events_after`](crate::Group::events_after)) and triggers
 /// ([`PressureWatch::fired`](crate::PressureWatch::fired)).
 ///
-/// It counts as running from the moment when it is made until it is stopped or dropped. It does not keep its hierarchy: when the last
-/// handle is dropped, it ends.
+/// It counts as running from the moment when it is made until it is stopped or dropped. It does
+/// not keep its hierarchy: when the last handle is dropped, it ends.
 #[must_use = "futures wait in vain for a reclaimer that does not run"]
 #[derive(Debug)]
 pub struct Reclaimer {
@@ -114,11 +122,12 @@ pub(crate) struct Review {
 }
 
 impl Reclaimer {
-    /// Makes room until it is stopped, or the hierarchy goes. It blocks its thread, runs shrinkers and kill hooks on it, and sleeps while no future
-    /// waits.
+    /// Makes room until it is stopped, or the hierarchy goes. It blocks its thread, runs shrinkers
+    /// and kill hooks on it, and sleeps while no future waits.
     ///
-    /// Several may run: while one is in a shrinker's call that takes long, others make room in other groups. Threads that wait by
-    /// [`charge_until`](crate::Group::charge_until) make room themselves.
+    /// Several may run: while one is in a shrinker's call that takes long, others make room in
+    /// other groups. Threads that wait by [`charge_until`](crate::Group::charge_until) make
+    /// room themselves.
     pub fn run(self) {
         let (shared, number) = (self.stop.shared, self.stop.number);
         let mut attempts = Attempts::new();
@@ -154,8 +163,9 @@ impl Drop for Reclaimer {
 }
 
 impl ReclaimerStop {
-    /// Ends the reclaimer: [`run`](Reclaimer::run) returns, when the shrinker's call or the kill hook that it is in has returned. If no other one
-    /// is left, all futures that wait end with [`NoReclaimer`](crate::ChargeErrorKind::NoReclaimer). Does nothing if it has ended already.
+    /// Ends the reclaimer: [`run`](Reclaimer::run) returns, when the shrinker's call or the kill
+    /// hook that it is in has returned. If no other one is left, all futures that wait end with
+    /// [`NoReclaimer`](crate::ChargeErrorKind::NoReclaimer). Does nothing if it has ended already.
     pub fn stop(&self) {
         end(self.shared, self.number);
     }
@@ -187,7 +197,8 @@ fn review(at: &'static Node, attempts: &mut Attempts) {
     let shared = at.shared();
     let queues = || shared.wait_queue().lock();
     if !mutation::active(Mutation::ReclaimerDoesNotMark) && !queues().set_marked(at) {
-        // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see `is_held`).
+        // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see
+        // `is_held`).
         over_limit::change(at, |at| at.waiting.held.fetch_add(1, Ordering::Relaxed));
     }
     waiters::with_queues(shared, |queues| queues.serve(at));
@@ -288,8 +299,8 @@ fn release_all(shared: &'static Shared) {
 
 /// Reclaimers.
 impl Hierarchy {
-    /// Makes a reclaimer, which makes room for the charges that wait as futures. A thread of the user's, or a blocking task,
-    /// [runs](Reclaimer::run) it.
+    /// Makes a reclaimer, which makes room for the charges that wait as futures. A thread of the
+    /// user's, or a blocking task, [runs](Reclaimer::run) it.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};

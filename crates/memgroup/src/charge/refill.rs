@@ -115,8 +115,8 @@ pub(crate) fn trim(stock: &Stock, bytes: u64) -> u64 {
     }
 }
 
-/// Takes a larger cap out of the budget, and announces a grant for it. Returns `None` if the budget
-/// leaves no room or a level doesn't let the grant pass.
+/// Takes a larger cap out of the budget, and announces a grant for it. Returns `None` if the
+/// budget leaves no room or a level doesn't let the grant pass.
 fn reserve(pending: &Pending<'_>, word: Word, cap: u64) -> Option<Grant> {
     let &Stock { node, slot, .. } = pending.stock;
     if cap == word.room() || !evict::reserve(pending.stock, word, cap) {

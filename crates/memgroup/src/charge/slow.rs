@@ -4,14 +4,14 @@
 //! # The ladder
 //!
 //! [`charge_slow_path`] alone decides on a charge that the stock doesn't serve. It buys a batch,
-//! then charges the counters exactly, and where they refuse, takes the steps of [`LADDER`] in their
-//! order until one of them makes the charge. A step that may have made room tries the charge again.
-//! So after each step the attempt knows which level refused it last, and why.
+//! then charges the counters exactly, and where they refuse, takes the steps of [`LADDER`] in
+//! their order until one of them makes the charge. A step that may have made room tries the charge
+//! again. So after each step the attempt knows which level refused it last, and why.
 //!
 //! # G1, the refusal guarantee
-//! *When a charge is refused, live charges, charges in flight and the asked bytes together exceeded
-//! a bound at an instant within the call. The bound is the limit of the group that the error names,
-//! less the bytes kept there for groups within their protection.*
+//! *When a charge is refused, live charges, charges in flight and the asked bytes together
+//! exceeded a bound at an instant within the call. The bound is the limit of the group that the
+//! error names, less the bytes kept there for groups within their protection.*
 //!
 //! The error says how much is kept ([`ChargeError::reserved`]): mostly nothing, and at most the
 //! amount that `protect::reserve` allows. It is looked up within the call, from sums that may lag
@@ -26,15 +26,15 @@
 //!   drain and no other uncharge takes them along.
 //! - *A charge in flight*: an exact charge added it to R and has not returned, perhaps because a
 //!   higher level is about to refuse it. Or a charge had it set free and keeps it
-//!   (`reclaim::credit`), at most as much as it asked for. Or an attempt to consume, not served and
-//!   not yet undone, hides it. It hides at most as many bytes as that charge asked for
+//!   (`reclaim::credit`), at most as much as it asked for. Or an attempt to consume, not served
+//!   and not yet undone, hides it. It hides at most as many bytes as that charge asked for
 //!   (`stock::withdraw` has the sum).
 //! - *Prepaid*: in an open stock, or carried to or from one by the thread that has set PENDING
 //!   there, or taken out by a drain that has not returned the grant. A stock with a cap holds at
 //!   most the cap, and that thread carries at most as much.
 //!
-//! The prepaid bytes at t are at most `prepaid_most`. A grant for two caps is known at R before the
-//! first byte of the stock is charged there, and is returned after the last one was uncharged
+//! The prepaid bytes at t are at most `prepaid_most`. A grant for two caps is known at R before
+//! the first byte of the stock is charged there, and is returned after the last one was uncharged
 //! (`counter` I7). The refusing thread reads the sum of returned grants before t, and that of
 //! grants after t.
 //!
@@ -45,11 +45,11 @@
 //! an exact charge, which is a live charge or one in flight. ∎
 //!
 //! If a fair share refuses (`counter::share`), R is the child above its even share, and no freeze
-//! is needed, because most prepaid bytes are left out of the numbers that decide (I2 and I3 there).
-//! Live charges exceed the share less a 16a-th of the room.
+//! is needed, because most prepaid bytes are left out of the numbers that decide (I2 and I3
+//! there). Live charges exceed the share less a 16a-th of the room.
 //!
-//! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is refused
-//! at once.
+//! A charge larger than the limit itself, less the kept bytes, needs no such instant: it is
+//! refused at once.
 //!
 //! Loom: `a_refusal_is_never_caused_by_stock`,
 //! `a_refill_between_sweep_and_refusal_refuses_no_charge`,
@@ -85,8 +85,8 @@ use crate::tree::node::Node;
 /// How often caches are asked again after the last step of one charge.
 const ASKS_MOST: u32 = 4;
 
-/// How many of a group's next charges go to the counters after a refusal. The charge after them may
-/// open a stock again, which the next refusal would drain.
+/// How many of a group's next charges go to the counters after a refusal. The charge after them
+/// may open a stock again, which the next refusal would drain.
 const REFUSED: u32 = 8;
 
 /// A charge for the slow path to make.
@@ -254,7 +254,8 @@ struct Tried {
     max_counted: Option<&'static Node>,
     /// The level at which running out of memory was counted.
     oom_counted: Option<&'static Node>,
-    /// Caches had nothing left when they were last asked. Other threads may have filled them since.
+    /// Caches had nothing left when they were last asked. Other threads may have filled them
+    /// since.
     nothing_left: bool,
     /// No cache is asked from this instant on.
     reclaim_end: Option<Instant>,

@@ -1,4 +1,5 @@
-//! A charge with a deadline: tried as any other, and where it is refused it waits for room at the group that refused.
+//! A charge with a deadline: tried as any other, and where it is refused it waits for room at the
+//! group that refused.
 //!
 //! ```text
 //!   stock ─▶ counters ─▶ drained, reclaimed ─▶ refused by T ─▶ hold T ─▶ in line at T ─▶ handed over
@@ -7,10 +8,11 @@
 //!                                                                            └─▶ deadline, woken, removed: an error
 //! ```
 //!
-//! - I1. The wait ends by its deadline. A shrinker's call that the waiting thread makes itself may end later, and so may bounded steps of
-//!   the engine.
+//! - I1. The wait ends by its deadline. A shrinker's call that the waiting thread makes itself may
+//!   end later, and so may bounded steps of the engine.
 //! - I2. A charge that can never fit where it would wait, or of a removed group, does not wait.
-//! - I3. While it waits it holds one group: that group's subtree has no stock until the last that waits there is gone.
+//! - I3. While it waits it holds one group: that group's subtree has no stock until the last that
+//!   waits there is gone.
 
 use core::time::Duration;
 use std::cell::Cell;
@@ -35,7 +37,8 @@ use crate::tree::error::{ChargeError, ChargeErrorKind};
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// After how long the first in a line has shrinkers asked again: caches may have been filled without anything being uncharged.
+/// After how long the first in a line has shrinkers asked again: caches may have been filled
+/// without anything being uncharged.
 pub(crate) const REVIEW: Duration = Duration::from_millis(100);
 
 /// Charges `bytes`, and waits for room until `deadline`.
@@ -162,7 +165,8 @@ impl WaitSession {
         self.want != Want::Room && self.node.shared().victims().is_any()
     }
 
-    /// The first in the queue has shrinkers asked once more, and the next victim if the one before takes too long.
+    /// The first in the queue has shrinkers asked once more, and the next victim if the one before
+    /// takes too long.
     fn review(&self, at: &'static Node) {
         if !self.queues().begin_review(self.number) {
             return;
@@ -242,7 +246,8 @@ impl FreezeGuard {
             return Err(Refused { node, seen });
         }
         over_limit::change(at, |at| {
-            // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see `is_held`).
+            // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see
+            // `is_held`).
             at.waiting.held.fetch_add(1, Ordering::Relaxed)
         });
         Ok(FreezeGuard { at })
@@ -265,13 +270,15 @@ impl Drop for FreezeGuard {
 
 /// Waiting for room.
 impl Group {
-    /// Waits until `deadline` for room for `bytes`, as [`charge_until`](Group::charge_until) does, and charges nothing.
+    /// Waits until `deadline` for room for `bytes`, as [`charge_until`](Group::charge_until) does,
+    /// and charges nothing.
     ///
-    /// For work that failed for want of memory, has set its memory free, and is tried again when it may succeed. Its caller can only guess the
-    /// size, so no kill hook is called for it.
+    /// For work that failed for want of memory, has set its memory free, and is tried again when
+    /// it may succeed. Its caller can only guess the size, so no kill hook is called for it.
     ///
-    /// There was room at an instant within the call; other charges may have it by the time it returns. Where reclaim makes the room, the bytes are
-    /// charged for that instant, which the group's [peak](Group::peak) may show.
+    /// There was room at an instant within the call; other charges may have it by the time it
+    /// returns. Where reclaim makes the room, the bytes are charged for that instant, which the
+    /// group's [peak](Group::peak) may show.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, KillAnswer, KillRequest};

@@ -1,5 +1,6 @@
-//! Models of the queue: every interleaving of a few calls, with up to three preemptions. Each fault of `mutation` must make its model fail.
-//! Loom reports a waiter that no thread serves as a deadlock.
+//! Models of the queue: every interleaving of a few calls, with up to three preemptions. Each
+//! fault of `mutation` must make its model fail. Loom reports a waiter that no thread serves as a
+//! deadlock.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,8 @@ fn one_waits_and_another_uncharges() {
     assert_conserved(group);
 }
 
-/// A thread waits for room alone. Another one makes the room, and then waits for a charge of the same bytes.
+/// A thread waits for room alone. Another one makes the room, and then waits for a charge of the
+/// same bytes.
 fn one_waits_for_room() {
     let group = lone_group(1, UNIT);
     charge_counters(group, UNIT).ok().unwrap();

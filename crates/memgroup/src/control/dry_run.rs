@@ -14,13 +14,14 @@
 //!                                      └── refused again: freeze the subtree, set OVER, try again
 //! ```
 //!
-//! - I1. A charge passes such a limit only while OVER is set. Then no stock of the subtree is open,
-//!   and usage consists of charges that are made or under way. So each charge that is counted would
-//!   have been refused. While usage is above the limit, no stock serves a charge uncounted.
-//! - I2. Only charges that were made are counted, at each level by itself, as if that level's limit
-//!   were the only enforced one.
-//! - I3. Whether a limit refuses belongs to the same epoch as the limit itself. From the instant at
-//!   which `set_enforced(true)` enforces the limit, usage doesn't rise above it.
+//! - I1. A charge passes such a limit only while OVER is set. Then no stock of the subtree is
+//!   open, and usage consists of charges that are made or under way. So each charge that is
+//!   counted would have been refused. While usage is above the limit, no stock serves a charge
+//!   uncounted.
+//! - I2. Only charges that were made are counted, at each level by itself, as if that level's
+//!   limit were the only enforced one.
+//! - I3. Whether a limit refuses belongs to the same epoch as the limit itself. From the instant
+//!   at which `set_enforced(true)` enforces the limit, usage doesn't rise above it.
 //! - B1. If other threads charge, too, a charge is counted by the usage at its compare-and-swap.
 //!   This usage includes charges under way that may still be refused higher up. A charge under way
 //!   while the limit changes may be counted by the old or the new limit.
@@ -114,9 +115,9 @@ impl Group {
         !self.node().counter.read().is_dry_run
     }
 
-    /// Returns how many charges were made although this group's limit had no room for them, because
-    /// it is a [dry run](Group::set_enforced). [`events_local`](Group::events_local) counts them
-    /// too, and [`events`](Group::events) counts those of whole subtrees.
+    /// Returns how many charges were made although this group's limit had no room for them,
+    /// because it is a [dry run](Group::set_enforced). [`events_local`](Group::events_local)
+    /// counts them too, and [`events`](Group::events) counts those of whole subtrees.
     pub fn would_refuse(&self) -> u64 {
         self.events_local().would_refuse
     }

@@ -1,18 +1,18 @@
 //! Fault injection: charges that fail although there is room, to test the code that makes them.
 //!
-//! A test that has the first charge refused, then the second and so on runs every error path of a scenario, also those
-//! that no limit would ever cause.
+//! A test that has the first charge refused, then the second and so on runs every error path of a
+//! scenario, also those that no limit would ever cause.
 //!
-//! While an injection lives, the charges of the groups that it covers bypass the stock, so each of them draws on the slow
-//! path. Nowhere else does an injection cost anything.
+//! While an injection lives, the charges of the groups that it covers bypass the stock, so each of
+//! them draws on the slow path. Nowhere else does an injection cost anything.
 //!
-//! A charge draws once, when it begins: a charge that waits doesn't draw again when it is retried, neither on a thread
-//! nor as a future. A move draws for the group that it moves to. These don't draw: forced charges, the charges of an
-//! allocator that cannot fail, charges of no bytes, charges of removed groups, and calls that only ask for room
-//! (`wait_for_room`, checkpoints).
+//! A charge draws once, when it begins: a charge that waits doesn't draw again when it is retried,
+//! neither on a thread nor as a future. A move draws for the group that it moves to. These don't
+//! draw: forced charges, the charges of an allocator that cannot fail, charges of no bytes,
+//! charges of removed groups, and calls that only ask for room (`wait_for_room`, checkpoints).
 //!
-//! - I1. An online group has the mark `INJECTED` and no stock while an injection covers it. Both change under the tree
-//!   lock.
+//! - I1. An online group has the mark `INJECTED` and no stock while an injection covers it. Both
+//!   change under the tree lock.
 //! - B1. The stock may still serve a charge that began on another thread before the injection did.
 
 use core::fmt;
@@ -101,7 +101,8 @@ impl FailureInjection {
 }
 
 impl Injections {
-    /// Changes the list, and marks the groups within `top` that an injection covers, and no others.
+    /// Changes the list, and marks the groups within `top` that an injection covers, and no
+    /// others.
     fn change(top: &'static Node, change: impl FnOnce(&mut Vec<Arc<Injection>>)) {
         let shared = top.shared();
         let tree = shared.tree.lock();
@@ -137,17 +138,21 @@ impl fmt::Debug for FailureInjection {
 
 /// Failures for tests.
 impl Group {
-    /// Has charges fail by their number until the returned value is dropped, although there is room. Charges of this group and of all groups below
-    /// it are counted, from 1, also those of groups that are created later.
+    /// Has charges fail by their number until the returned value is dropped, although there is
+    /// room. Charges of this group and of all groups below it are counted, from 1, also those
+    /// of groups that are created later.
     ///
-    /// A test that repeats a scenario with `n..=n` and with `n..`, for `n` from 1 to the number of charges that the scenario makes, runs each of its
-    /// error paths. An empty range only counts the charges.
+    /// A test that repeats a scenario with `n..=n` and with `n..`, for `n` from 1 to the number of
+    /// charges that the scenario makes, runs each of its error paths. An empty range only
+    /// counts the charges.
     ///
-    /// A charge is counted once, when it begins, also if it waits. A move counts for the group that it moves to. These do not fail and are not
-    /// counted: [forced](Group::charge_forced) charges, the charges of [blocks](crate::block) that cannot fail, charges of no bytes, charges of removed
-    /// groups, and calls that only ask for room, such as [`wait_for_room`](Group::wait_for_room) and
-    /// [`checkpoint`](crate::block::checkpoint). Meanwhile each charge costs as much as one without stock. Of several
-    /// injections at once each counts the charge, and it fails if any of them says so.
+    /// A charge is counted once, when it begins, also if it waits. A move counts for the group
+    /// that it moves to. These do not fail and are not counted: [forced](Group::charge_forced)
+    /// charges, the charges of [blocks](crate::block) that cannot fail, charges of no bytes,
+    /// charges of removed groups, and calls that only ask for room, such as
+    /// [`wait_for_room`](Group::wait_for_room) and [`checkpoint`](crate::block::checkpoint).
+    /// Meanwhile each charge costs as much as one without stock. Of several injections at once
+    /// each counts the charge, and it fails if any of them says so.
     ///
     /// ```
     /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
@@ -220,7 +225,8 @@ mod tests {
         }
     }
 
-    /// The outcomes of eight charges of groups that take turns, in a subtree with `charges` injected.
+    /// The outcomes of eight charges of groups that take turns, in a subtree with `charges`
+    /// injected.
     fn outcomes(charges: impl RangeBounds<u64>) -> Vec<bool> {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let top = hierarchy.create("/top").unwrap();

@@ -1,15 +1,15 @@
 //! Freeze: keeps every stock of a subtree closed while a charge decides on its refusal. The drains
 //! that a freeze begins with are here, too.
 //!
-//! A freeze sets FROZEN in the level's word, so that no new grant passes the level. Then it empties
-//! the open stocks below until no grant is left there. From then until the freeze ends, the level's
-//! usage consists of live charges, and of charges and uncharges under way. The refusal guarantee
-//! (G1) rests on this. A freeze visits only groups with open stocks.
+//! A freeze sets FROZEN in the level's word, so that no new grant passes the level. Then it
+//! empties the open stocks below until no grant is left there. From then until the freeze ends,
+//! the level's usage consists of live charges, and of charges and uncharges under way. The refusal
+//! guarantee (G1) rests on this. A freeze visits only groups with open stocks.
 //!
 //! - I1. Only one thread at a time freezes a level, under the level's lock (`Shared::level_lock`).
 //!   A thread that holds this lock may take the tree lock, but not the lock of another level.
-//! - I2. FROZEN is needed for progress only: without it, stocks could be opened as fast as they are
-//!   emptied. The grants alone make a refusal right (`charge::slow`).
+//! - I2. FROZEN is needed for progress only: without it, stocks could be opened as fast as they
+//!   are emptied. The grants alone make a refusal right (`charge::slow`).
 //! - P1. A freeze waits only for threads that are between two of their instructions, hold no lock
 //!   and call no user code, and for other threads' drains, which take no longer than its own.
 
@@ -64,8 +64,8 @@ fn walk(top: &'static Node, mut visit: impl FnMut(&'static Node) -> bool) {
     }
 }
 
-/// The path of a walk from its top to the group that it visits. The walk holds the groups below the
-/// top. Dropping the path releases them, also when `visit` panics.
+/// The path of a walk from its top to the group that it visits. The walk holds the groups below
+/// the top. Dropping the path releases them, also when `visit` panics.
 struct Path {
     top: &'static Node,
     at: &'static Node,
@@ -90,8 +90,8 @@ impl Drop for Path {
     }
 }
 
-/// Empties all stocks of `top` and the groups below it, and waits until no grant is left there. The
-/// caller must have set a mark that keeps new grants from passing `top`.
+/// Empties all stocks of `top` and the groups below it, and waits until no grant is left there.
+/// The caller must have set a mark that keeps new grants from passing `top`.
 fn empty(top: &'static Node) -> Drained {
     let mut all = Drained { bytes: held_back::close(top), stocks: 0 };
     let mut wait = Wait::new();

@@ -8,18 +8,18 @@
 //!   them.
 //! - I2. Bytes are taken from a holder once: an RMW of the holder's word takes them out, and the
 //!   thread that made it uncharges them.
-//! - I3. While a charge waits, a slot holds bytes back only if they could not help: even the charge
-//!   that asks for least at the level would not fit if all slots returned theirs
+//! - I3. While a charge waits, a slot holds bytes back only if they could not help: even the
+//!   charge that asks for least at the level would not fit if all slots returned theirs
 //!   (`may_hold_beside`). Each such slot holds at most `BESIDE_MOST`, and the level counts these
-//!   slots (`beside`). Whatever may let a waiter fit closes them first: bytes that come back to the
-//!   level (`after_fall`), a waiter that asks for less (`after_enqueue`), and a change of the limit
-//!   or of the number of waiters (`close`).
+//!   slots (`beside`). Whatever may let a waiter fit closes them first: bytes that come back to
+//!   the level (`after_fall`), a waiter that asks for less (`after_enqueue`), and a change of the
+//!   limit or of the number of waiters (`close`).
 //! - E1. A group becomes offline, or a charge waits at it ↔ a holder begins to hold bytes of it.
-//!   The engine marks the group, fences, and reads the holder's words. The holder writes its owner,
-//!   fences, and reads the group's state (`may_hold`, `may_hold_beside`). At least one of the two
-//!   sees the other's write. So after a removal each open slot is one that its thread closes at its
-//!   next block. After the begin of a wait each uncharge reaches the counters, unless it could not
-//!   help (I3). Loom: `a_waiter_gets_the_bytes_that_a_slot_holds_back`.
+//!   The engine marks the group, fences, and reads the holder's words. The holder writes its
+//!   owner, fences, and reads the group's state (`may_hold`, `may_hold_beside`). At least one of
+//!   the two sees the other's write. So after a removal each open slot is one that its thread
+//!   closes at its next block. After the begin of a wait each uncharge reaches the counters,
+//!   unless it could not help (I3). Loom: `a_waiter_gets_the_bytes_that_a_slot_holds_back`.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -145,9 +145,9 @@ pub(crate) fn close(top: &'static Node) -> u64 {
 }
 
 /// Does the same for a removed group. The caller must hold the group and the tree lock. Bytes that
-/// other threads still hold back keep the group dying until these threads return them at their next
-/// block, or `settle_removed` takes them. Returns the bytes that went back, because charges that
-/// wait above may fit now.
+/// other threads still hold back keep the group dying until these threads return them at their
+/// next block, or `settle_removed` takes them. Returns the bytes that went back, because charges
+/// that wait above may fit now.
 #[must_use]
 pub(crate) fn retire(node: &'static Node) -> u64 {
     let Some(holder) = holder() else { return 0 };
@@ -235,7 +235,8 @@ fn counts_in(owner: Owner, top: &'static Node) -> bool {
     chain::levels(owner.node()).any(|level| std::ptr::eq(level, top))
 }
 
-/// Uncharges bytes that hold their group, as a drain does. The caller may hold the lock of a level.
+/// Uncharges bytes that hold their group, as a drain does. The caller may hold the lock of a
+/// level.
 fn uncharge(node: &'static Node, bytes: u64) {
     if bytes == 0 {
         return;
@@ -262,8 +263,8 @@ impl Owner {
         !self.node().counter.is_offline() && !self.is_held_up()
     }
 
-    /// Returns whether a charge waits for room at the group or above it. The answer may be outdated
-    /// at once.
+    /// Returns whether a charge waits for room at the group or above it. The answer may be
+    /// outdated at once.
     pub fn is_held_up(self) -> bool {
         chain::levels(self.node()).any(|level| level.waiting.is_held())
     }
@@ -273,11 +274,11 @@ impl Owner {
     pub const BESIDE_MOST: u64 = BESIDE_MOST;
 
     /// Returns whether one more slot may hold bytes of the group back while charges wait for room
-    /// at it or above it: at most [`BESIDE_MOST`](Owner::BESIDE_MOST), which is enough for a thread
-    /// that frees and allocates in turn. A holder must ask this after it has written its owner and
-    /// [`may_hold`](Owner::may_hold) said no, and must take its bytes out again if this says no,
-    /// too. `is_counted` says that the slot has been open since it was last allowed, so it is
-    /// counted already.
+    /// at it or above it: at most [`BESIDE_MOST`](Owner::BESIDE_MOST), which is enough for a
+    /// thread that frees and allocates in turn. A holder must ask this after it has written
+    /// its owner and [`may_hold`](Owner::may_hold) said no, and must take its bytes out again
+    /// if this says no, too. `is_counted` says that the slot has been open since it was last
+    /// allowed, so it is counted already.
     pub fn may_hold_beside(self, is_counted: bool) -> bool {
         let waited = || chain::levels(self.node()).filter(|level| level.waiting.is_held());
         // ORDERING: Relaxed, because this read only saves work: a no is always right, and it leaves

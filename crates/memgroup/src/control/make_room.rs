@@ -66,8 +66,8 @@ pub(crate) enum Step {
     FullAt(&'static Node),
 }
 
-/// Repeats `step` in the level that refuses, which may change each time. Returns whether the charge
-/// was made.
+/// Repeats `step` in the level that refuses, which may change each time. Returns whether the
+/// charge was made.
 pub(crate) fn at_refusing_levels(
     over: &mut &'static Node,
     mut step: impl FnMut(&'static Node) -> Step,

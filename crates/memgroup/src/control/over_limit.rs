@@ -12,7 +12,8 @@
 //!   frozen.
 //! - I2. No grant passes a level that is marked OVER (`counter` I6).
 //! - I3. Where a charge waits, the mark stays until none does.
-//! - B1. An uncharge by a drain does not check the mark. The mark may stay until the next uncharge.
+//! - B1. An uncharge by a drain does not check the mark. The mark may stay until the next
+//!   uncharge.
 
 use crate::base::mutation::{self, Mutation};
 use crate::control::freeze::{FrozenLevel, LevelLock};

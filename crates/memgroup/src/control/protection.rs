@@ -70,9 +70,9 @@ impl Group {
         Ok(())
     }
 
-    /// Reserves the [`min`](Group::set_min) of each child of this group: the bytes that a child may
-    /// charge within its `min` stay free for it, even while it uses none. By default only a small
-    /// reserve is kept, and others may use the rest.
+    /// Reserves the [`min`](Group::set_min) of each child of this group: the bytes that a child
+    /// may charge within its `min` stay free for it, even while it uses none. By default only
+    /// a small reserve is kept, and others may use the rest.
     ///
     /// Other charges see this group's [`max`](Group::max) minus those bytes, and are refused above
     /// that ([`ChargeError::reserved`](crate::ChargeError::reserved)). Bytes that are already in
@@ -116,12 +116,14 @@ impl Group {
         self.node().find_used().is_some_and(|used| used.reserves_min())
     }
 
-    /// Returns the setting of [`set_min`](Group::set_min) in bytes, or 0 once the group is removed.
+    /// Returns the setting of [`set_min`](Group::set_min) in bytes, or 0 once the group is
+    /// removed.
     pub fn min(&self) -> u64 {
         self.node().protection().min
     }
 
-    /// Returns the setting of [`set_low`](Group::set_low) in bytes, or 0 once the group is removed.
+    /// Returns the setting of [`set_low`](Group::set_low) in bytes, or 0 once the group is
+    /// removed.
     pub fn low(&self) -> u64 {
         self.node().protection().low
     }

@@ -11,12 +11,13 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
-/// Hierarchies that nobody uses, ready for the next user. The one that has waited longest is first.
+/// Hierarchies that nobody uses, ready for the next user. The one that has waited longest is
+/// first.
 pub(crate) static POOL: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
 
 /// How many hierarchies of one shape wait in the pool for a user with the same configuration, and
-/// keep up to 256 KiB of groups' memory each. If more wait, the next user gets one of them whatever
-/// its configuration is, and those that arrive then keep no such memory.
+/// keep up to 256 KiB of groups' memory each. If more wait, the next user gets one of them
+/// whatever its configuration is, and those that arrive then keep no such memory.
 pub(crate) const POOLED_MOST: usize = 8;
 
 /// Returns whether more hierarchies like this one wait than may keep the memory of groups.

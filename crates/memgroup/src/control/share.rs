@@ -143,10 +143,10 @@ impl Group {
     /// Gives each child of this group a fair share of its room; `None` turns that off. One setting
     /// on a parent keeps a runaway child from starving the others.
     ///
-    /// The factor `a` bounds a child by the bytes that are left free: it may use up to `a` times as
-    /// many. With the usual factor, 8, a child that is alone gets at most 8/9 of the room, and a
-    /// ninth stays free for a newcomer. The room is this group's [`max`](Group::max), or less if a
-    /// group above leaves less. Whatever others ask for, each of `n` groups of equal
+    /// The factor `a` bounds a child by the bytes that are left free: it may use up to `a` times
+    /// as many. With the usual factor, 8, a child that is alone gets at most 8/9 of the room,
+    /// and a ninth stays free for a newcomer. The room is this group's [`max`](Group::max), or
+    /// less if a group above leaves less. Whatever others ask for, each of `n` groups of equal
     /// [weight](Group::set_weight) is sure of `8 / (8 n + 1)` of it.
     ///
     /// A group above its share is treated as if it were at a limit of its own: its own caches

@@ -6,24 +6,30 @@
 //!                                        carol does: she passes bob, and bob's count of passes goes up by one
 //! ```
 //!
-//! The uncharging thread makes the waiter's charge itself, leaf to root, and hands it over. So no other charge takes the freed bytes between the
-//! waking of the waiter and its next try.
+//! The uncharging thread makes the waiter's charge itself, leaf to root, and hands it over. So no
+//! other charge takes the freed bytes between the waking of the waiter and its next try.
 //!
-//! - I1. One thread at a time serves in a hierarchy, under the lock of the queue. A charge is made before its waiter can see it, and stays made
-//!   until the waiter takes it.
-//! - I2. A waiter leaves the queue under its lock, and takes the charge if it was handed over. Of a hand-over and a deadline at one moment exactly
-//!   one counts. Loom: `a_charge_that_is_handed_over_at_the_deadline_is_not_lost`.
-//! - I3. The first waiter that does not fit is passed by at most [`PASSES_MOST`] others. Then no waiter behind it is served before it.
-//! - I4. While a charge waits at a group, no stock of its subtree is open (`over_limit`). So each uncharge there comes to the group's counter,
-//!   and finds the mark.
-//! - I5. A thread that serves calls no user code and allocates nothing under the lock. It takes the lock of the list of waits, which is the last. The
-//!   tree lock is taken before the queues' lock or not at all.
-//! - I6. A waker is called without a lock: by the thread that served its task, or, where that may hold locks, by a reclaimer
-//!   (`serve_freed_untold`). Loom: `charge::future::loom`.
-//! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a waiter enters the queue, and the waiter looks for room
-//!   once more in the queue, by an RMW. An uncharge that this look did not see comes later in the counter's one order. So does a charge that is taken
-//!   back because a level above refused. Each finds the mark and the least bytes that a waiter asks for. If so many are free, it takes the lock after
-//!   the look, and finds the waiter. A review ends with the same look. For a task a reclaimer marks the group later, and looks then. Loom: `an_uncharge_serves_the_waiter`,
+//! - I1. One thread at a time serves in a hierarchy, under the lock of the queue. A charge is made
+//!   before its waiter can see it, and stays made until the waiter takes it.
+//! - I2. A waiter leaves the queue under its lock, and takes the charge if it was handed over. Of
+//!   a hand-over and a deadline at one moment exactly one counts. Loom:
+//!   `a_charge_that_is_handed_over_at_the_deadline_is_not_lost`.
+//! - I3. The first waiter that does not fit is passed by at most [`PASSES_MOST`] others. Then no
+//!   waiter behind it is served before it.
+//! - I4. While a charge waits at a group, no stock of its subtree is open (`over_limit`). So each
+//!   uncharge there comes to the group's counter, and finds the mark.
+//! - I5. A thread that serves calls no user code and allocates nothing under the lock. It takes
+//!   the lock of the list of waits, which is the last. The tree lock is taken before the queues'
+//!   lock or not at all.
+//! - I6. A waker is called without a lock: by the thread that served its task, or, where that may
+//!   hold locks, by a reclaimer (`serve_freed_untold`). Loom: `charge::future::loom`.
+//! - E1. enqueue → serve, uncharge → serve: no wake-up is lost. The group is marked before a
+//!   waiter enters the queue, and the waiter looks for room once more in the queue, by an RMW. An
+//!   uncharge that this look did not see comes later in the counter's one order. So does a charge
+//!   that is taken back because a level above refused. Each finds the mark and the least bytes
+//!   that a waiter asks for. If so many are free, it takes the lock after the look, and finds the
+//!   waiter. A review ends with the same look. For a task a reclaimer marks the group later, and
+//!   looks then. Loom: `an_uncharge_serves_the_waiter`,
 //!   `a_task_is_served_although_it_waited_before_the_mark`.
 
 use core::fmt;
@@ -61,10 +67,12 @@ enum Tried {
     Again(&'static Node),
 }
 
-/// Makes the charge of a waiter, if there is room. `seen` is the state of the group at which it waits.
+/// Makes the charge of a waiter, if there is room. `seen` is the state of the group at which it
+/// waits.
 fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
     let &Entry { at, node, bytes, want, .. } = waiter;
-    // A dry run takes the tree lock. So a waiting thread passes its limit itself, and a reclaimer does so for a task.
+    // A dry run takes the tree lock. So a waiting thread passes its limit itself, and a reclaimer does
+    // so for a task.
     if tries_itself(waiter, *seen) {
         return Tried::Again(at);
     }
@@ -82,8 +90,9 @@ fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
     }
 }
 
-/// Returns whether nothing can be done for a waiter at a group in this state. At a dry run the waiter may be refused by the group's fair share of the group above:
-/// then it waits on. Else it would try in vain, again and again.
+/// Returns whether nothing can be done for a waiter at a group in this state. At a dry run the
+/// waiter may be refused by the group's fair share of the group above: then it waits on. Else it
+/// would try in vain, again and again.
 fn tries_itself(waiter: &Entry, seen: Reading) -> bool {
     let passes = || chain::look_past_dry_runs(waiter.node, Until::Top, waiter.bytes).is_ok();
     seen.offline
@@ -111,8 +120,8 @@ impl ChargeQueue {
         self.review_first(at);
     }
 
-    /// Lets the first waiter have room made for it. It keeps its place. Returns `false` if it is not
-    /// the first, or waits no more.
+    /// Lets the first waiter have room made for it. It keeps its place. Returns `false` if it is
+    /// not the first, or waits no more.
     pub(crate) fn begin_review(&mut self, number: u64) -> bool {
         let entry = self.entry(number);
         let is_first = self.next(entry.at, None).is_some_and(|(_, first, _)| first == number);
@@ -142,15 +151,15 @@ impl ChargeQueue {
         true
     }
 
-    /// Serves the charges that wait at `at`, as far as there is room. The thread that freed the room
-    /// may be inside an allocator, so it serves and tries a few only. Those that it serves serve
-    /// others when they leave.
+    /// Serves the charges that wait at `at`, as far as there is room. The thread that freed the
+    /// room may be inside an allocator, so it serves and tries a few only. Those that it serves
+    /// serve others when they leave.
     pub(crate) fn serve(&mut self, at: &'static Node) {
         self.serve_by(at, at.counter.read());
     }
 
-    /// Serves the charges that wait at `at`, after `number` became one that can be served. A limit may
-    /// have been lowered before that, so that `serve_all` did not find it.
+    /// Serves the charges that wait at `at`, after `number` became one that can be served. A limit
+    /// may have been lowered before that, so that `serve_all` did not find it.
     fn serve_with(&mut self, number: u64, at: &'static Node, seen: Reading) {
         if tries_itself(self.entry(number), seen) {
             self.settle(number, State::Again);
@@ -207,9 +216,9 @@ pub(crate) fn serve(at: &'static Node) -> bool {
     is_waited
 }
 
-/// Changes the queues, and calls the wakers of those that were served. Within an allocator, a lock of
-/// the engine or a read section a reclaimer calls them: a waker may want a lock that the thread holds,
-/// or wait for the section's end.
+/// Changes the queues, and calls the wakers of those that were served. Within an allocator, a lock
+/// of the engine or a read section a reclaimer calls them: a waker may want a lock that the thread
+/// holds, or wait for the section's end.
 pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut ChargeQueue) -> T) -> T {
     let may_call = !depth::is_inside() && !grace::inside();
     let mut queues = shared.wait_queue().lock();
@@ -218,15 +227,15 @@ pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut Char
     done
 }
 
-/// Returns whether a waiter may fit, after bytes went back to the counter of `at` by an RMW of this
-/// thread. Where no waiter asks for as few as are free, none does.
+/// Returns whether a waiter may fit, after bytes went back to the counter of `at` by an RMW of
+/// this thread. Where no waiter asks for as few as are free, none does.
 fn may_fit(at: &'static Node) -> bool {
     let seen = at.counter.read();
     seen.offline || seen.is_dry_run || at.counter.least_waiting() <= seen.headroom()
 }
 
-/// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter may
-/// fit, without the lock.
+/// `serve`, after bytes went back to the counter of `at` by an RMW of this thread: where no waiter
+/// may fit, without the lock.
 pub(crate) fn serve_freed(at: &'static Node) -> bool {
     let is_waited = at.waiting.is_held();
     if is_waited {
@@ -304,10 +313,12 @@ impl std::error::Error for WeightError {}
 impl Group {
     /// Sets the weight, 1 to 10,000; 100 unless set, as `cpu.weight` has it.
     ///
-    /// Of the charges that wait at one group, those of heavier groups are served first, however many they are. The weight is the group's own, and
-    /// does not apply to groups below. Charges that wait now change places at once.
+    /// Of the charges that wait at one group, those of heavier groups are served first, however
+    /// many they are. The weight is the group's own, and does not apply to groups below.
+    /// Charges that wait now change places at once.
     ///
-    /// It is also the weight of the group's fair share, where the group above gives some ([`set_share`](Group::set_share)).
+    /// It is also the weight of the group's fair share, where the group above gives some
+    /// ([`set_share`](Group::set_share)).
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -326,7 +337,8 @@ impl Group {
             return Err(WeightError { group: self.path(), asked: weight });
         }
         let node = self.node();
-        // Stored under the lock: a charge that enters the queue reads it there, or is in the queue already.
+        // Stored under the lock: a charge that enters the queue reads it there, or is in the queue
+        // already.
         let mut queue = node.shared().wait_queue().lock();
         // ORDERING: Relaxed; under the lock of the queue, or a number for reports.
         node.waiting.weight.store(weight, Ordering::Relaxed);
@@ -355,7 +367,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Puts a charge of `node` into the queue at `at`. A thread that waits looks again by itself; here none does.
+    /// Puts a charge of `node` into the queue at `at`. A thread that waits looks again by itself;
+    /// here none does.
     fn enqueue(node: &'static Node, at: &'static Node, bytes: u64) -> u64 {
         let deadline = Instant::now() + Duration::from_secs(3600);
         let mut queues = at.shared().wait_queue().lock();

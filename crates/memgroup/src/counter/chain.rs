@@ -8,8 +8,8 @@
 //! This is arithmetic: a charge and an uncharge report facts, and `control::aftermath` acts on
 //! them.
 //!
-//! - I1. Outside these functions, the usage of a group is never less than the sum of its children's
-//!   usages.
+//! - I1. Outside these functions, the usage of a group is never less than the sum of its
+//!   children's usages.
 //! - B1. A charge that a high level refuses is visible at the levels below it for a moment. A
 //!   smaller charge may be refused there because of it. The slow path tries again before it
 //!   refuses.
@@ -29,8 +29,8 @@ pub(crate) struct Refused {
     pub(crate) seen: Reading,
 }
 
-/// The level below, through which a charge came, and its usage with the charge; `None` at the first
-/// level.
+/// The level below, through which a charge came, and its usage with the charge; `None` at the
+/// first level.
 pub(crate) type Via = Option<(&'static Node, u64)>;
 
 /// The end of a climb: above the root, or below the level that is charged already.
@@ -295,9 +295,9 @@ pub(crate) fn charge_forced(
 }
 
 /// Takes `bytes` back from `from` and the levels above it. Calls `marked` for each level at which
-/// there is more to do: a kill waits for its usage to fall, it is marked OVER, or it is offline and
-/// holds nothing any more. Such a group may be released as soon as its bytes are gone, unless the
-/// caller is in a read section.
+/// there is more to do: a kill waits for its usage to fall, it is marked OVER, or it is offline
+/// and holds nothing any more. Such a group may be released as soon as its bytes are gone, unless
+/// the caller is in a read section.
 ///
 /// The next level is read before the bytes of one go, because they keep that level, and then the
 /// one above, from being released.

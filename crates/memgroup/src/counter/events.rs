@@ -2,8 +2,8 @@
 //!
 //! - I1. Counts only grow while a group lives. Ancestors count the events of groups below at once,
 //!   so a removal takes nothing away.
-//! - I2. A reader that reads a group's local counts and then those of its subtree finds at least as
-//!   many there, because the sum includes the local count, which only grows.
+//! - I2. A reader that reads a group's local counts and then those of its subtree finds at least
+//!   as many there, because the sum includes the local count, which only grows.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering};
 
@@ -47,7 +47,8 @@ pub struct Events {
     pub low: u64,
     /// How often a charge took the group above its `high`.
     pub high: u64,
-    /// How often a charge did not fit below `max` with all stocks drained, or exceeded it by force.
+    /// How often a charge did not fit below `max` with all stocks drained, or exceeded it by
+    /// force.
     pub max: u64,
     /// How often nothing could be reclaimed for a charge that did not fit below `max`.
     pub oom: u64,
@@ -55,8 +56,8 @@ pub struct Events {
     pub oom_kill: u64,
     /// Kills of the whole subtree.
     pub oom_group_kill: u64,
-    /// Charges that did not fit below `max` and were made all the same, because the limit is a [dry
-    /// run](Group::set_enforced). The kernel has no such limits.
+    /// Charges that did not fit below `max` and were made all the same, because the limit is a
+    /// [dry run](Group::set_enforced). The kernel has no such limits.
     pub would_refuse: u64,
 }
 

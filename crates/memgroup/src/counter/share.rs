@@ -1,5 +1,5 @@
-//! Share: how much of a group each of its children may use, when together they want more than there
-//! is.
+//! Share: how much of a group each of its children may use, when together they want more than
+//! there is.
 //!
 //! ```text
 //!   M  the parent's limit, less the bytes left free for groups within their protection;
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A charge of b bytes through a child with usage u passes the parent if u + b is at most E, the
-//! child's `min` or T. T makes every child leave something free, so that there is room for one that
-//! comes later (dynamic thresholds of shared packet buffers: Choudhury and Hahne, IEEE/ACM
+//! child's `min` or T. T makes every child leave something free, so that there is room for one
+//! that comes later (dynamic thresholds of shared packet buffers: Choudhury and Hahne, IEEE/ACM
 //! Transactions on Networking 6(2), 1998). E tells which child must give back memory when none is
 //! free (max-min fairness).
 //!
@@ -29,13 +29,13 @@
 //! since. Before a charge is refused because of that bound, they are counted again
 //! ([`recount_own`]).
 //!
-//! - I1. A child with T = u + b holds a w times what is free. So all children beyond E together use
-//!   less than M, however much they ask for.
+//! - I1. A child with T = u + b holds a w times what is free. So all children beyond E together
+//!   use less than M, however much they ask for.
 //! - I2. Prepaid bytes are not part of u and U. A grant covers two caps, and a stock is half full
 //!   on average, so prepaid bytes are estimated as a quarter of the granted bytes.
 //! - I3. All stocks below a sharing parent are granted at most M / 4a, except for grants that are
-//!   decided at the same moment (`charge::evict`). They hold at most half of that. So prepaid bytes
-//!   move a share by at most M / 16a, up or down.
+//!   decided at the same moment (`charge::evict`). They hold at most half of that. So prepaid
+//!   bytes move a share by at most M / 16a, up or down.
 //! - B1. U is the usage at the instant of the decision. u, W and the levels above the parent are
 //!   read before, and may be a moment old.
 //! - B2. Own bytes have no part in W, so the even shares of children are as if there were none.
@@ -61,8 +61,8 @@ const WEIGHT_UNIT: u64 = 100;
 /// The share of one child in its parent, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// The bytes that the child may hold if its siblings hold no more than they do now: the largest
-    /// of its even share, its `min`, and T.
+    /// The bytes that the child may hold if its siblings hold no more than they do now: the
+    /// largest of its even share, its `min`, and T.
     pub(crate) bytes: u64,
     /// Its even share, or its `min` if that is more. While the parent is full, a child above this
     /// must give back memory.
@@ -166,8 +166,8 @@ impl Terms {
         part(self.of, self.slope, self.sum).max(self.min)
     }
 
-    /// Returns whether `usage` is above that. It makes no division, because most charges that go to
-    /// the counters need this.
+    /// Returns whether `usage` is above that. It makes no division, because most charges that go
+    /// to the counters need this.
     fn is_beyond_even(&self, usage: u64) -> bool {
         let times = |one: u64, other: u64| u128::from(one) * u128::from(other);
         usage > self.min && times(usage, self.sum) > times(self.of, self.slope)
@@ -218,8 +218,9 @@ pub(crate) fn excess(node: &'static Node, top: &'static Node, newcomer: Newcomer
     Some(child.counter.usage().saturating_sub(terms.even()))
 }
 
-/// Counts that a cache of `from` gave `bytes` for a charge of `to` that `level` refused. If `level`
-/// gives shares, they are counted for the two children of `level` that `from` and `to` count in.
+/// Counts that a cache of `from` gave `bytes` for a charge of `to` that `level` refused. If
+/// `level` gives shares, they are counted for the two children of `level` that `from` and `to`
+/// count in.
 pub(crate) fn count_given(level: &'static Node, from: &'static Node, to: &'static Node, bytes: u64) {
     if bytes == 0 || !level.marks.is_shared() {
         return;
@@ -280,9 +281,9 @@ pub(crate) fn count_own(level: &'static Node, bytes: u64) {
 /// Returns whether `child`, right below `level`, uses no more than its even share there or its own
 /// `min`; `false` if it has neither.
 ///
-/// A `min` does not count here if the bytes that all children use within theirs exceed the limit of
-/// `level`. Otherwise a group could pass the limit above it by a large `min`, which a tenant may
-/// set for groups below its own.
+/// A `min` does not count here if the bytes that all children use within theirs exceed the limit
+/// of `level`. Otherwise a group could pass the limit above it by a large `min`, which a tenant
+/// may set for groups below its own.
 fn is_within(level: &'static Node, child: &'static Node) -> bool {
     let net = child.counter.usage().saturating_sub(prepaid(child));
     let min = child.find_used().map_or(0, |used| used.min());
@@ -296,12 +297,13 @@ fn is_within(level: &'static Node, child: &'static Node) -> bool {
     }
 }
 
-/// Returns the refusal of the lowest level that has no room for one more byte of `node`, and is not
-/// full because of other groups alone.
+/// Returns the refusal of the lowest level that has no room for one more byte of `node`, and is
+/// not full because of other groups alone.
 ///
 /// A level is full because of others alone if the group right below it that `node` counts in uses
 /// no more than its even share there, or its own `min`. Then the bytes above the limit are not
-/// those of `node`, and its work owes nothing that it could free. Prepaid bytes make no level full.
+/// those of `node`, and its work owes nothing that it could free. Prepaid bytes make no level
+/// full.
 pub(crate) fn own_excess(node: &'static Node) -> Option<Refused> {
     let mut via: Via = None;
     for level in chain::levels(node) {
@@ -355,9 +357,9 @@ fn find_child(level: &'static Node, id: NodeId) -> Option<&'static Node> {
     child.up().filter(|up| std::ptr::eq(*up, level)).map(|_| child)
 }
 
-/// Returns the group right below `level` that exceeds its even share by the largest factor: its id,
-/// its usage and that share. This is a hint. It may miss a group that has charged nothing since a
-/// larger one fell, or whose larger sibling is within its `min`.
+/// Returns the group right below `level` that exceeds its even share by the largest factor: its
+/// id, its usage and that share. This is a hint. It may miss a group that has charged nothing
+/// since a larger one fell, or whose larger sibling is within its `min`.
 pub(crate) fn largest_above(level: &'static Node, requester: &'static Node) -> Option<(GroupId, u64, u64)> {
     let largest = Some(level).filter(|level| level.marks.is_shared())?.find_used()?.largest();
     let child = find_child(level, largest)?;
@@ -411,8 +413,8 @@ pub(crate) fn seen_through(level: &'static Node, via: Option<&'static Node>, hea
 }
 
 /// Returns the bytes that `level` leaves free for protected groups in any case. Bytes that a child
-/// has prepaid do not put it beyond its protection here: as long as they may decide, the refusal is
-/// not final.
+/// has prepaid do not put it beyond its protection here: as long as they may decide, the refusal
+/// is not final.
 fn left_free_at_least(level: &'static Node, via: Via, bytes: u64, seen: Reading) -> u64 {
     let spent = via.map(|(child, usage)| (child, usage.saturating_sub(child.counter.prepaid_most())));
     let own = if via.is_none() { own_left_free(level, bytes) } else { 0 };

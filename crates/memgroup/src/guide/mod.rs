@@ -1,7 +1,7 @@
 //! How each mechanism works: one page each, in the order in which a reader needs them.
 //!
-//! The [front page](crate) explains the whole in ten minutes. The pages are also in the repository,
-//! in `crates/memgroup/docs`.
+//! The [front page](crate) explains the whole in ten minutes. The pages are also in the
+//! repository, in `crates/memgroup/docs`.
 //!
 //! | page | describes |
 //! |---|---|

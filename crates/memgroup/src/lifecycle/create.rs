@@ -16,12 +16,13 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::{ROOT, Tree};
 
-/// A hierarchy of the pool may have no free store for subsystems. Such a one is reused only when this many wait, because the
-/// subsystems of its next user may not fit its stores.
+/// A hierarchy of the pool may have no free store for subsystems. Such a one is reused only when
+/// this many wait, because the subsystems of its next user may not fit its stores.
 const FULL_ONES_KEPT: usize = 4;
 
-/// The hierarchy of the pool to use again: one of the same configuration, or one of the same shape if so many wait. One that has room for any
-/// subsystem comes first, and one of the full ones if they pile up.
+/// The hierarchy of the pool to use again: one of the same configuration, or one of the same shape
+/// if so many wait. One that has room for any subsystem comes first, and one of the full ones if
+/// they pile up.
 fn choose(pool: &[&'static Shared], config: &Config) -> Option<usize> {
     let shape = config.shape();
     let of_shape = || pool.iter().enumerate().filter(|(_, shared)| shared.shape == shape);
@@ -61,7 +62,8 @@ impl Shared {
             }
             None => make_hierarchy(config)?,
         };
-        // Held before the tree lock is free again: a retirement that comes late must see that the hierarchy has a user.
+        // Held before the tree lock is free again: a retirement that comes late must see that the
+        // hierarchy has a user.
         shared.hold();
         let mut tree = shared.tree.lock();
         // Before the root is online: a hierarchy in the pool has no group, so a retirement that

@@ -1,10 +1,12 @@
 //! Ended: the record of a group at its end, and the callbacks that are told.
 //!
-//! - I1. A removal takes the callbacks off the group under the tree lock, after it marked the group offline. It calls them when it holds no lock. So
-//!   each is called once.
-//! - I2. A callback is refused if the group is offline, which is looked at under the lock of the list. A removal that marked the group before takes the
-//!   list later, and takes the callback along.
-//! - I3. Nothing is allocated or freed under the lock of the list: an allocator that charges may need the tree lock, which a removal holds meanwhile.
+//! - I1. A removal takes the callbacks off the group under the tree lock, after it marked the
+//!   group offline. It calls them when it holds no lock. So each is called once.
+//! - I2. A callback is refused if the group is offline, which is looked at under the lock of the
+//!   list. A removal that marked the group before takes the list later, and takes the callback
+//!   along.
+//! - I3. Nothing is allocated or freed under the lock of the list: an allocator that charges may
+//!   need the tree lock, which a removal holds meanwhile.
 
 use core::fmt;
 use core::time::Duration;
@@ -105,7 +107,8 @@ pub(crate) struct Farewell {
 }
 
 impl Farewell {
-    /// Takes the callbacks of a group that goes offline, if it has any. The caller holds the tree lock.
+    /// Takes the callbacks of a group that goes offline, if it has any. The caller holds the tree
+    /// lock.
     pub(crate) fn take(node: &'static Node, lifetime: Duration) -> Option<Farewell> {
         let callbacks = node.find_part(&CALLBACKS)?.0.lock().take()?;
         Some(Farewell { group: Group::pinned(node), lifetime, callbacks })
@@ -132,13 +135,16 @@ impl Farewell {
 
 /// The end of the group.
 impl Group {
-    /// Has `callback` told the figures of the group at its end: its removal by any handle or owner, by the removal of a group above, or with its
-    /// hierarchy. For a line in a log for each request.
+    /// Has `callback` told the figures of the group at its end: its removal by any handle or
+    /// owner, by the removal of a group above, or with its hierarchy. For a line in a log for
+    /// each request.
     ///
-    /// It is called once, on the thread that removes the group, after the removal and under no lock. So it should be short: the thread may be an
-    /// executor's. Callbacks of one group are called in the order in which they were added, and those of groups below before. A panic of a
-    /// callback is caught and forgotten, and the others are told. A callback that keeps a [`Hierarchy`](crate::Hierarchy) or a handle keeps the tree, as any
-    /// handle does. One that keeps an owner of its own group keeps the group.
+    /// It is called once, on the thread that removes the group, after the removal and under no
+    /// lock. So it should be short: the thread may be an executor's. Callbacks of one group are
+    /// called in the order in which they were added, and those of groups below before. A panic of
+    /// a callback is caught and forgotten, and the others are told. A callback that keeps a
+    /// [`Hierarchy`](crate::Hierarchy) or a handle keeps the tree, as any handle does. One that
+    /// keeps an owner of its own group keeps the group.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};

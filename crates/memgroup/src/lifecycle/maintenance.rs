@@ -1,23 +1,29 @@
 //! Maintenance: returns per-CPU memory that groups no longer need to the system.
 //!
-//! The engine starts no thread. A caller gives `Hierarchy::maintain` some of its time. When enough has piled up, removals and creations do
-//! the same work in steps of about 50 us (`pace`), so that memory goes back without any call of `maintain`.
+//! The engine starts no thread. A caller gives `Hierarchy::maintain` some of its time. When enough
+//! has piled up, removals and creations do the same work in steps of about 50 us (`pace`), so that
+//! memory goes back without any call of `maintain`.
 //!
 //! One pass, with the tree lock held for at most 64 pages' worth of records at a time:
 //!
-//! 1. free places give up the records that they kept for their next group, and idle groups theirs (`residence`);
+//! 1. free places give up the records that they kept for their next group, and idle groups theirs
+//!    (`residence`);
 //! 2. records move out of sparse chunks into holes of full ones;
-//! 3. the pass waits for a grace period, with no lock that a charge takes, and frees the memory left behind;
+//! 3. the pass waits for a grace period, with no lock that a charge takes, and frees the memory
+//!    left behind;
 //! 4. pages without live records go back.
 //!
-//! - P1. A removal begins a pass when the kept records are at least half of the live ones, and more than may float. So each pass
-//!   returns a part of the memory, and a process that removes all its groups pays for a few passes in all.
-//! - P2. A step waits for no grace period: the next steps poll it. While it lasts no more is given up, so a section that does not end
-//!   holds back 1 MiB, or the fourth part of the memory without a group. A grace period begins with the expedited barrier, once for each
-//!   256 KiB that wait at least.
-//! - P3. The end of the last handle removes all groups, and makes a pass for more than 256 KiB, floating pages included. If many
-//!   dropped hierarchies wait for a user already, it does so for any memory. Records of groups with charged bytes stay for the next hierarchy
-//!   of the same shape: the thread that returns the last byte must not wait.
+//! - P1. A removal begins a pass when the kept records are at least half of the live ones, and
+//!   more than may float. So each pass returns a part of the memory, and a process that removes
+//!   all its groups pays for a few passes in all.
+//! - P2. A step waits for no grace period: the next steps poll it. While it lasts no more is given
+//!   up, so a section that does not end holds back 1 MiB, or the fourth part of the memory without
+//!   a group. A grace period begins with the expedited barrier, once for each 256 KiB that wait at
+//!   least.
+//! - P3. The end of the last handle removes all groups, and makes a pass for more than 256 KiB,
+//!   floating pages included. If many dropped hierarchies wait for a user already, it does so for
+//!   any memory. Records of groups with charged bytes stay for the next hierarchy of the same
+//!   shape: the thread that returns the last byte must not wait.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -45,10 +51,12 @@ pub(crate) const PAGES_HELD_MAX: u64 = 64;
 /// The least that a step gives up, and the least that it begins a grace period for.
 const FREED_LEAST: u64 = 256 << 10;
 
-/// Steps give up about so much for one grace period, or the fourth part of the memory without a group: then few periods are enough.
+/// Steps give up about so much for one grace period, or the fourth part of the memory without a
+/// group: then few periods are enough.
 const LIMBO_MOST: u64 = 1 << 20;
 
-/// The longest wait of the last handle's end for a grace period, which takes 10 to 20 ms where no read section lasts long.
+/// The longest wait of the last handle's end for a grace period, which takes 10 to 20 ms where no
+/// read section lasts long.
 const GRACE_MOST: Duration = Duration::from_millis(250);
 
 /// The longest pause between two looks at a grace period that lasts.
@@ -79,16 +87,19 @@ impl Default for Maintenance {
 }
 
 impl Maintenance {
-    /// A pass that moves at most 64 MiB, and leaves the pages that may float by the hierarchy's [`Config`](crate::Config).
+    /// A pass that moves at most 64 MiB, and leaves the pages that may float by the hierarchy's
+    /// [`Config`](crate::Config).
     ///
-    /// It waits for one or two grace periods of 8 to 24 ms each, by `membarrier`, which interrupts no thread. Memory goes back by
-    /// `madvise` and `munmap`: each call interrupts every CPU that runs the process, for some microseconds (a TLB shootdown). Up to 64
-    /// neighbouring pages of a slot go in one call.
+    /// It waits for one or two grace periods of 8 to 24 ms each, by `membarrier`, which interrupts
+    /// no thread. Memory goes back by `madvise` and `munmap`: each call interrupts every CPU
+    /// that runs the process, for some microseconds (a TLB shootdown). Up to 64 neighbouring
+    /// pages of a slot go in one call.
     pub fn new() -> Maintenance {
         Maintenance { move_bytes_max: 64 << 20, form: Form::Quiet, all: false, now: None }
     }
 
-    /// Sets the most bytes of records to move, over all slots. The last record that moves may pass the bound.
+    /// Sets the most bytes of records to move, over all slots. The last record that moves may pass
+    /// the bound.
     ///
     /// With 0 no record moves, and [`more`](Maintained::more) is about pages alone.
     #[must_use]
@@ -96,13 +107,15 @@ impl Maintenance {
         Maintenance { move_bytes_max: bytes, ..self }
     }
 
-    /// Waits for grace periods by interrupting each running thread of the process for some microseconds.
+    /// Waits for grace periods by interrupting each running thread of the process for some
+    /// microseconds.
     #[must_use]
     pub fn expedited(self) -> Maintenance {
         Maintenance { form: Form::Expedited, ..self }
     }
 
-    /// Returns pages that may float too, and has glibc's allocator return free memory, which takes milliseconds where the heap is large.
+    /// Returns pages that may float too, and has glibc's allocator return free memory, which takes
+    /// milliseconds where the heap is large.
     #[must_use]
     pub fn all(self) -> Maintenance {
         Maintenance { all: true, ..self }
@@ -124,7 +137,8 @@ pub struct Maintained {
     pub node_bytes: u64,
     /// Bytes of records that moved, over all slots.
     pub moved_bytes: u64,
-    /// Records that moved. A group has one for its stock, and one in each subsystem that it has statistics in.
+    /// Records that moved. A group has one for its stock, and one in each subsystem that it has
+    /// statistics in.
     pub moved_records: u64,
     /// Idle groups that gave their records up, and removed groups with handles or bytes.
     pub demoted_groups: u64,
@@ -163,7 +177,8 @@ pub(crate) struct Upkeep {
 /// Where a pass in steps is.
 #[derive(Default)]
 pub(crate) struct Steps {
-    /// The grace period of the memory that was given up, with the time of its begin and of the next look.
+    /// The grace period of the memory that was given up, with the time of its begin and of the
+    /// next look.
     period: Option<(Pending, Instant, Instant)>,
     /// Records are still to be given up.
     gives_up: bool,
@@ -184,7 +199,8 @@ impl Upkeep {
 }
 
 impl Part for Upkeep {
-    /// The steps stay where they are: they are of the memory, which the next user of the hierarchy gets too.
+    /// The steps stay where they are: they are of the memory, which the next user of the hierarchy
+    /// gets too.
     fn reset(&self) {
         *self.done.lock() = Maintained::default();
     }
@@ -196,7 +212,8 @@ impl Shared {
     }
 }
 
-/// Number of groups that need no memory: free places, and removed groups that still have a handle or bytes.
+/// Number of groups that need no memory: free places, and removed groups that still have a handle
+/// or bytes.
 fn reclaimable(tree: &Tree) -> u64 {
     (tree.kept() + tree.departed()) as u64
 }
@@ -224,7 +241,8 @@ fn is_worth_it(shared: &'static Shared, tree: &Tree) -> bool {
         && reclaimable_bytes(shared, tree) > shared.config.float_bytes().max(FREED_LEAST)
 }
 
-/// A step of a pass, on the time of a removal or a creation: about 50 us, and no wait. The caller holds no lock.
+/// A step of a pass, on the time of a removal or a creation: about 50 us, and no wait. The caller
+/// holds no lock.
 #[cold]
 pub(crate) fn step(shared: &'static Shared) {
     let Some(mut steps) = shared.upkeep().steps.try_lock() else { return };
@@ -260,7 +278,8 @@ impl Steps {
         true
     }
 
-    /// Whether a section still lasts that was begun before the memory was given up. The looks at it become rare.
+    /// Whether a section still lasts that was begun before the memory was given up. The looks at
+    /// it become rare.
     fn is_held_back(&mut self, now: Instant) -> bool {
         let Some((period, began, next_look)) = &mut self.period else { return false };
         if now < *next_look {
@@ -274,8 +293,8 @@ impl Steps {
         false
     }
 
-    /// Gives all kept records up, as many at a time as may wait for one grace period. Moves at most as many into the space that earlier
-    /// passes freed.
+    /// Gives all kept records up, as many at a time as may wait for one grace period. Moves at
+    /// most as many into the space that earlier passes freed.
     fn give_up(&mut self, shared: &'static Shared, pace: &Pace, done: &mut Maintained) {
         let part = reclaimable_bytes(shared, &shared.tree.lock()) / 4;
         let bytes_max = part.max(LIMBO_MOST).saturating_sub(limbo_bytes(shared));
@@ -300,10 +319,12 @@ fn end_pass(shared: &'static Shared, returned_before: u64, is_under_way: bool, d
     shared.upkeep().done.lock().add(done);
 }
 
-/// The pass of the last handle: all groups are removed, and those without charged bytes give their memory back.
+/// The pass of the last handle: all groups are removed, and those without charged bytes give their
+/// memory back.
 ///
-/// It does nothing if that is not worth a grace period: for little memory, while few hierarchies keep as much. It does nothing in a read section of
-/// this thread, because it would wait for itself. The next hierarchy of the same shape has the memory then.
+/// It does nothing if that is not worth a grace period: for little memory, while few hierarchies
+/// keep as much. It does nothing in a read section of this thread, because it would wait for
+/// itself. The next hierarchy of the same shape has the memory then.
 #[cold]
 pub(crate) fn at_the_end(shared: &'static Shared) {
     let is_crowded = release::is_crowded(shared);
@@ -313,7 +334,8 @@ pub(crate) fn at_the_end(shared: &'static Shared) {
     }
     // Where many hierarchies end one after the other, quiet grace periods would take seconds.
     let form = if is_crowded { Form::Expedited } else { Form::Quiet };
-    // A thread that holds the lock has a handle, so the hierarchy is in use again, or it ends the hierarchy.
+    // A thread that holds the lock has a handle, so the hierarchy is in use again, or it ends the
+    // hierarchy.
     if let Some(mut steps) = shared.upkeep().steps.try_lock() {
         let mut done = Maintained::default();
         records::free_all(shared, &mut done);
@@ -357,7 +379,8 @@ pub(crate) fn pass(shared: &'static Shared, options: Maintenance) -> Maintained 
     done
 }
 
-/// Sets address space aside for the groups without records, so that their next additions never wait for it.
+/// Sets address space aside for the groups without records, so that their next additions never
+/// wait for it.
 fn provide(shared: &'static Shared) {
     let _tree = shared.tree.lock();
     shared.statistics.stores().for_each(StatStore::provide);

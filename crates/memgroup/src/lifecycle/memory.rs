@@ -65,9 +65,11 @@ pub(crate) fn stats(shared: &'static Shared) -> PerCpuStats {
 pub struct PerCpuStats {
     /// Bytes that the system backs with memory now, as the system reports.
     pub populated_bytes: u64,
-    /// Those of the stock words, which stay where they are: of each place that has a node, with a group or without.
+    /// Those of the stock words, which stay where they are: of each place that has a node, with a
+    /// group or without.
     pub stock_bytes: u64,
-    /// Bytes of the groups' stock words on the slots that were used, and of their statistics' records on all slots that have copies.
+    /// Bytes of the groups' stock words on the slots that were used, and of their statistics'
+    /// records on all slots that have copies.
     pub live_bytes: u64,
     /// Bytes of records that moved or were given up and wait for a grace period.
     pub limbo_bytes: u64,

@@ -1,11 +1,14 @@
 //! Owned: groups that are removed with their last owner.
 //!
-//! Clones of an [`OwnedGroup`] share one *owner*. The tree counts the owners of a group (`topology::closing`). A group has several where
-//! `get_or_create_owned` found it.
+//! Clones of an [`OwnedGroup`] share one *owner*. The tree counts the owners of a group
+//! (`topology::closing`). A group has several where `get_or_create_owned` found it.
 //!
-//! - I1. An owner holds its group as a handle does. So the place is the group's when the owner leaves, whether the group was removed or not.
-//! - E1. get-or-create → last drop: both are under the tree lock. `own_path` finds the name and counts the owner in one hold. The last owner leaves, and
-//!   the group loses its name, in one hold. So the owner gets a group that stays, or a new one. Loom: `a_new_owner_gets_a_group_that_stays`.
+//! - I1. An owner holds its group as a handle does. So the place is the group's when the owner
+//!   leaves, whether the group was removed or not.
+//! - E1. get-or-create → last drop: both are under the tree lock. `own_path` finds the name and
+//!   counts the owner in one hold. The last owner leaves, and the group loses its name, in one
+//!   hold. So the owner gets a group that stays, or a new one. Loom:
+//!   `a_new_owner_gets_a_group_that_stays`.
 
 use core::fmt;
 use core::ops::Deref;
@@ -20,17 +23,22 @@ use crate::tree::shared::Shared;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 
-/// A group that is removed when its last owner is dropped: for the time of a request, a session, a query.
+/// A group that is removed when its last owner is dropped: for the time of a request, a session, a
+/// query.
 ///
-/// It is used as a [`Group`]. Clones share the ownership, and a clone takes no lock. A `Group` that is cloned out of it is a plain handle, and owns
-/// nothing. The group can be removed before by any handle ([`Group::remove`]); then the drop does nothing more.
+/// It is used as a [`Group`]. Clones share the ownership, and a clone takes no lock. A `Group`
+/// that is cloned out of it is a plain handle, and owns nothing. The group can be removed before
+/// by any handle ([`Group::remove`]); then the drop does nothing more.
 ///
-/// The drop of the last owner removes the group as [`remove_all`](Group::remove_all) does, with the groups below it, also owned ones. Give a child that
-/// shall stay longer another parent, or have its owner keep a clone of the parent's. Callbacks of [`on_end`](Group::on_end) run then.
+/// The drop of the last owner removes the group as [`remove_all`](Group::remove_all) does, with
+/// the groups below it, also owned ones. Give a child that shall stay longer another parent, or
+/// have its owner keep a clone of the parent's. Callbacks of [`on_end`](Group::on_end) run then.
 ///
-/// The drop waits for the tree lock only, so it is safe on the threads of an executor and while a panic unwinds. Its work does not depend on how
-/// many groups there are elsewhere. It takes about as long as [`Group::remove`], for each group removed. If it drops the last handle of the
-/// whole tree it does more; see [`Hierarchy`]. So keep a `Hierarchy` for as long as the process serves.
+/// The drop waits for the tree lock only, so it is safe on the threads of an executor and while a
+/// panic unwinds. Its work does not depend on how many groups there are elsewhere. It takes about
+/// as long as [`Group::remove`], for each group removed. If it drops the last handle of the
+/// whole tree it does more; see [`Hierarchy`]. So keep a `Hierarchy` for as long as the process
+/// serves.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy};
@@ -92,7 +100,8 @@ impl Drop for Owner {
 }
 
 impl Shared {
-    /// The group of this path with one more owner and one more handle. It is created if only its name is missing.
+    /// The group of this path with one more owner and one more handle. It is created if only its
+    /// name is missing.
     fn own_path(&'static self, path: &str) -> Result<&'static Node, GroupError> {
         let (parent, name) = create::split(path)?;
         self.create_by(|tree| {
@@ -141,14 +150,17 @@ impl Group {
 
 /// Groups that are removed with their last owner.
 impl Hierarchy {
-    /// An owner of the online group of this path, which is created if there is none. Of several threads that call it at once each gets the same group,
-    /// as long as one of them keeps it.
+    /// An owner of the online group of this path, which is created if there is none. Of several
+    /// threads that call it at once each gets the same group, as long as one of them keeps it.
     ///
-    /// If the last owner of the group is dropped at the same moment, one is first. Either the group gets this owner, and stays. Or the call creates a
-    /// group, and the other one is removed.
+    /// If the last owner of the group is dropped at the same moment, one is first. Either the
+    /// group gets this owner, and stays. Or the call creates a group, and the other one is
+    /// removed.
     ///
-    /// Groups above that are missing are created too. They stay, as by [`create`](Hierarchy::create). A group that exists and was created without an
-    /// owner is not removed by this one: so tenants that were configured stay, and others go with their last request.
+    /// Groups above that are missing are created too. They stay, as by
+    /// [`create`](Hierarchy::create). A group that exists and was created without an
+    /// owner is not removed by this one: so tenants that were configured stay, and others go with
+    /// their last request.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};

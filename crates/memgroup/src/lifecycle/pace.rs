@@ -1,9 +1,11 @@
 //! Pace: how much of a pass of maintenance is done on end.
 //!
-//! - B1. A step looks at the clock before each group, page run and batch of freed blocks. After `STEP` it begins nothing more, but it does
-//!   `PIECES_LEAST` of them: so a step gets somewhere also where its thread is interrupted. A chunk of nodes counts for all of them, and a run of
-//!   pages for half, because their calls of the system take the longest. A look that finds nothing to do is no piece: on a slow
-//!   machine such looks take longer than `STEP`. Calls of the allocator and of the system count.
+//! - B1. A step looks at the clock before each group, page run and batch of freed blocks. After
+//!   `STEP` it begins nothing more, but it does `PIECES_LEAST` of them: so a step gets somewhere
+//!   also where its thread is interrupted. A chunk of nodes counts for all of them, and a run of
+//!   pages for half, because their calls of the system take the longest. A look that finds nothing
+//!   to do is no piece: on a slow machine such looks take longer than `STEP`. Calls of the
+//!   allocator and of the system count.
 //! - B2. A step waits for no flush and for no grace period.
 
 use core::cell::Cell;
@@ -14,13 +16,15 @@ use crate::state::stats::update_tree::UpdateTree;
 use crate::stats::flush::{self, FlushGuard};
 use crate::tree::shared::Shared;
 
-/// The time after which a step begins nothing more. The largest piece, the nodes of a chunk, fits into the rest of the 50 us.
+/// The time after which a step begins nothing more. The largest piece, the nodes of a chunk, fits
+/// into the rest of the 50 us.
 const STEP: Duration = Duration::from_micros(20);
 
 /// A step does at least so many pieces of work (B1).
 const PIECES_LEAST: u32 = 8;
 
-/// A whole pass, of a caller that asked for it; or a step of one, on the time of a call that did not.
+/// A whole pass, of a caller that asked for it; or a step of one, on the time of a call that did
+/// not.
 pub(crate) struct Pace {
     until: Option<Instant>,
     /// Pieces of work that the step has begun.
@@ -67,7 +71,8 @@ impl Pace {
         did_one
     }
 
-    /// The turn to flush. A step has it only if it is free. The caller holds no turn and not the tree lock.
+    /// The turn to flush. A step has it only if it is free. The caller holds no turn and not the
+    /// tree lock.
     pub(crate) fn turn(&self, updates: &'static UpdateTree, shared: &'static Shared) -> Option<FlushGuard> {
         match self.until {
             None => Some(flush::lock(updates, shared)),
@@ -75,8 +80,8 @@ impl Pace {
         }
     }
 
-    /// Whether the pieces of flushes are over that run now. Between two pieces a flush refers to no node but its top, which is held. A whole pass
-    /// waits for them.
+    /// Whether the pieces of flushes are over that run now. Between two pieces a flush refers to
+    /// no node but its top, which is held. A whole pass waits for them.
     pub(crate) fn have_flushes_ended(&self, shared: &'static Shared) -> bool {
         shared.statistics.trees().all(|updates| self.turn(updates, shared).is_some())
     }

@@ -1,10 +1,12 @@
-//! Records of groups that need them no more are given up, and others move together: steps 1 and 2 of a maintenance pass.
+//! Records of groups that need them no more are given up, and others move together: steps 1 and 2
+//! of a maintenance pass.
 //!
-//! A record has the statistics of a group in one subsystem, with a copy on each slot (`stats::moves`). A group's stock words stay where
-//! they are.
+//! A record has the statistics of a group in one subsystem, with a copy on each slot
+//! (`stats::moves`). A group's stock words stay where they are.
 //!
-//! - E1. A mover waits for the turn to flush of one subsystem at a time, and holds no other lock meanwhile. So a flush that takes long
-//!   delays a mover, and readers of its own subsystem, and no others. Loom: `reads_beside_a_flush_of_others_and_a_mover`.
+//! - E1. A mover waits for the turn to flush of one subsystem at a time, and holds no other lock
+//!   meanwhile. So a flush that takes long delays a mover, and readers of its own subsystem, and
+//!   no others. Loom: `reads_beside_a_flush_of_others_and_a_mover`.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -34,9 +36,11 @@ const GROUPS_HELD_MAX: u64 = 256;
 /// The most places that are visited while a lock is held, with records or without.
 const PLACES_HELD_MAX: u32 = 1024;
 
-/// Runs `step` until it returns `None`, or until more work would exceed the pages or the groups that one holding of the locks may take.
+/// Runs `step` until it returns `None`, or until more work would exceed the pages or the groups
+/// that one holding of the locks may take.
 ///
-/// A step returns the bytes of records that it worked on; `each` is the most that one step takes. Whether steps are left.
+/// A step returns the bytes of records that it worked on; `each` is the most that one step takes.
+/// Whether steps are left.
 fn steps(
     shared: &'static Shared,
     each: u64,
@@ -57,8 +61,8 @@ fn steps(
     more
 }
 
-/// Frees the memory that free places kept for their next groups, about so many bytes. The arenas decide which pages float. Returns the
-/// bytes of records.
+/// Frees the memory that free places kept for their next groups, about so many bytes. The arenas
+/// decide which pages float. Returns the bytes of records.
 pub(crate) fn free_kept(shared: &'static Shared, bytes_max: u64, pace: &Pace, done: &mut Maintained) -> u64 {
     let each = memory::record_bytes(shared);
     let (mut freed, mut more) = (0, true);
@@ -98,8 +102,8 @@ pub(crate) fn demote_held(node: &'static Node, turn: &FlushGuard) {
     entries.for_each(|entry| moves::move_to_base(entry, turn));
 }
 
-/// Takes the records of these groups, of one subsystem after the other. Their statistics move to the base words. Whether all of them were
-/// taken: a step may find a turn to flush taken.
+/// Takes the records of these groups, of one subsystem after the other. Their statistics move to
+/// the base words. Whether all of them were taken: a step may find a turn to flush taken.
 fn demote(shared: &'static Shared, groups: &[GroupId], pace: &Pace, done: &mut Maintained) -> bool {
     let mut kept = None;
     for updates in shared.statistics.trees() {
@@ -121,7 +125,8 @@ fn demote(shared: &'static Shared, groups: &[GroupId], pace: &Pace, done: &mut M
     true
 }
 
-/// Takes the records of removed groups that are not free yet, about so many bytes. Returns the bytes.
+/// Takes the records of removed groups that are not free yet, about so many bytes. Returns the
+/// bytes.
 pub(crate) fn demote_removed(
     shared: &'static Shared,
     bytes_max: u64,
@@ -169,8 +174,8 @@ pub(crate) fn free_all(shared: &'static Shared, done: &mut Maintained) {
     }
 }
 
-/// Takes the records and the prepaid bytes of groups that were idle for long enough, and the records of removed groups that still hold
-/// bytes.
+/// Takes the records and the prepaid bytes of groups that were idle for long enough, and the
+/// records of removed groups that still hold bytes.
 pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Maintained) {
     let Some(after) = shared.config.demote_after() else { return };
     let each = memory::record_bytes(shared) + memory::stock_bytes(shared);
@@ -183,7 +188,8 @@ pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Main
             let place = (at < end).then_some(at)?;
             at += 1;
             let Some(node) = shared.node(NodeId(place)) else { return Some(0) };
-            // Only a look at all words of a group tells whether it is idle, so the look is work on its records too.
+            // Only a look at all words of a group tells whether it is idle, so the look is work on its
+            // records too.
             let has_memory = has_record(node) || drain::has_open(node);
             let has_work = has_memory && tree.state(node.id()) != State::Free;
             if has_work && is_idle(&mut tree, node, now, after) {
@@ -250,8 +256,8 @@ pub(crate) fn relocate(shared: &'static Shared, bytes_max: u64, pace: &Pace, don
     }
 }
 
-/// Moves the next record that should move, on `each` slot that has copies. Returns the bytes that moved, 0 if it was given up instead;
-/// `None` if moving on gains nothing.
+/// Moves the next record that should move, on `each` slot that has copies. Returns the bytes that
+/// moved, 0 if it was given up instead; `None` if moving on gains nothing.
 fn move_next(tree: &Tree, store: &'static StatStore, turn: &FlushGuard) -> Option<u64> {
     let (shared, records) = (turn.shared(), &store.records);
     let relocation = records.next_move()?;

@@ -16,7 +16,8 @@ use crate::tree::shared::Shared;
 use crate::tree::topology::{ROOT, State, Tree};
 
 impl Shared {
-    /// Removes a group: at once if nothing is charged to it, else it is dying until the last byte is released.
+    /// Removes a group: at once if nothing is charged to it, else it is dying until the last byte
+    /// is released.
     pub(crate) fn remove(&'static self, node: &'static Node) -> Result<(), GroupError> {
         let tree = self.tree.lock();
         tree.check_removal(node.id())?;
@@ -32,7 +33,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes a group that is closing, and all groups below it. The lock is free between two of them, and callbacks run then.
+    /// Removes a group that is closing, and all groups below it. The lock is free between two of
+    /// them, and callbacks run then.
     pub(crate) fn remove_closing(&'static self, tree: MutexGuard<'_, Tree>, top: &'static Node) {
         let mut held = Some(tree);
         loop {
@@ -76,8 +78,9 @@ impl Shared {
     #[cold]
     fn retire(&'static self) -> Option<Vec<Farewell>> {
         let mut tree = self.tree.lock();
-        // A charge with bytes may have given out a new handle meanwhile: the end of that handle comes here again. Or another
-        // retirement was faster: the hierarchy waits in the pool, or has a new user.
+        // A charge with bytes may have given out a new handle meanwhile: the end of that handle comes here
+        // again. Or another retirement was faster: the hierarchy waits in the pool, or has a new
+        // user.
         if !self.is_without_handles() || tree.retired || tree.in_use() == 0 {
             return None;
         }
@@ -115,8 +118,9 @@ fn take_offline(tree: &mut Tree, node: &'static Node) -> Option<Farewell> {
 impl Drop for Group {
     fn drop(&mut self) {
         let (node, id, shared) = (self.node(), self.node().id(), self.node().shared());
-        // With the handle gone the node may be another group's already; `release_if_done` decides under the tree lock.
-        // The remover of this group held a handle too, so its offline mark precedes the last of these decrements.
+        // With the handle gone the node may be another group's already; `release_if_done` decides under
+        // the tree lock. The remover of this group held a handle too, so its offline mark precedes
+        // the last of these decrements.
         if node.unpin_inner() && node.counter.is_offline_now() {
             shared.release_if_done(id);
         }

@@ -6,22 +6,23 @@
 //! ```
 //!
 //! A mark is set from below: the item's bit, then the missing bit above it. A thread that takes a
-//! mark checks whether it was the last below, and takes the bit above in turn. A chunk is made once
-//! and stays where it is. So growing copies nothing, and an item is reached without a lock. Most
-//! tables have only the first few items, so a walk of thousands of tables reads little more than
-//! their top words. In a chunk with any mark it reads all words, one for 64 items.
+//! mark checks whether it was the last below, and takes the bit above in turn. A chunk is made
+//! once and stays where it is. So growing copies nothing, and an item is reached without a lock.
+//! Most tables have only the first few items, so a walk of thousands of tables reads little more
+//! than their top words. In a chunk with any mark it reads all words, one for 64 items.
 //!
 //! Items have numbers, which are drawn and given back. The lowest are drawn first as long as none
 //! came back.
 //!
-//! - I1. When the call that marks an item has returned, and no thread is unmarking, the bit above a
-//!   marked item is set.
-//! - E1. mark below → read above, unmark above → read below: a SeqCst fence between, on both sides.
-//!   One of the two threads sees the other. Either the marking thread finds the bit above missing
-//!   and sets it, or the unmarking thread finds the item and puts the bit back. A marking thread
-//!   climbs to the top also where the bit is set already. Loom: `finds_every_mark_from_above`.
-//! - B1. While a thread puts a bit back, a walk that begins in that moment may miss the items below
-//!   it.
+//! - I1. When the call that marks an item has returned, and no thread is unmarking, the bit above
+//!   a marked item is set.
+//! - E1. mark below → read above, unmark above → read below: a SeqCst fence between, on both
+//!   sides. One of the two threads sees the other. Either the marking thread finds the bit above
+//!   missing and sets it, or the unmarking thread finds the item and puts the bit back. A marking
+//!   thread climbs to the top also where the bit is set already. Loom:
+//!   `finds_every_mark_from_above`.
+//! - B1. While a thread puts a bit back, a walk that begins in that moment may miss the items
+//!   below it.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -268,8 +269,8 @@ impl<T> SummaryBitmap<T> {
         word.is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
     }
 
-    /// Marks an item. A thread that finds the mark, or takes it while the call lasts, sees all that
-    /// was stored before the call.
+    /// Marks an item. A thread that finds the mark, or takes it while the call lasts, sees all
+    /// that was stored before the call.
     pub(crate) fn mark(&self, number: u32, class: usize) {
         let position = Position::of(number);
         let (word, bit) = position.word();
@@ -335,8 +336,8 @@ impl<T> SummaryBitmap<T> {
         }
     }
 
-    /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a word,
-    /// the number of its first item, and the items from there on.
+    /// The marks in the chunks that `top` has bits for, with items from `start` on. Each is a
+    /// word, the number of its first item, and the items from there on.
     fn words_in_chunks(
         &'static self,
         class: usize,
@@ -360,8 +361,8 @@ impl<T> SummaryBitmap<T> {
         })
     }
 
-    /// The chunk of a number; `None` if there is none: a walk may be late, and come with the number
-    /// of another table.
+    /// The chunk of a number; `None` if there is none: a walk may be late, and come with the
+    /// number of another table.
     fn chunk(&self, position: Position) -> Option<&Chunk<T>> {
         self.chunks[position.chunk].get().map(|chunk| &**chunk)
     }

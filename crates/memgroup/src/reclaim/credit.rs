@@ -1,10 +1,10 @@
 //! Credit: the bytes that a thread's reclaim frees stay with that thread.
 //!
-//! A charge that was refused has shrinkers give back, and tries again. Without a credit, any thread
-//! could take the bytes meanwhile. In Spark another waiter takes them before the one that had them
-//! spilled. So uncharges that the thread makes while it reclaims for a group are taken from the
-//! levels *below* the group that refused. They are kept at that group and above, as a part of the
-//! charge in flight: they never leave the counters that are full.
+//! A charge that was refused has shrinkers give back, and tries again. Without a credit, any
+//! thread could take the bytes meanwhile. In Spark another waiter takes them before the one that
+//! had them spilled. So uncharges that the thread makes while it reclaims for a group are taken
+//! from the levels *below* the group that refused. They are kept at that group and above, as a
+//! part of the charge in flight: they never leave the counters that are full.
 //!
 //! ```text
 //!   over   ██████████ full      the victim's page is uncharged:    over    ██████████ full: kept for the waiter
@@ -12,13 +12,14 @@
 //!    └─ waiter  ████                                                └─ waiter  ████ + █ charged from the credit
 //! ```
 //!
-//! While a cache gives back, its group's charges and uncharges bypass the stock, so they come here.
+//! While a cache gives back, its group's charges and uncharges bypass the stock, so they come
+//! here.
 //!
-//! - I1. At most the bytes that the waiter asked for are kept. They are charged at `over` and every
-//!   level above it that counts.
-//! - I2. Kept bytes that are not used are uncharged there when the reclaim ends, however it ends. A
-//!   charge that only moves bytes uses them below the levels that both its groups have above them.
-//!   There they are uncharged, too.
+//! - I1. At most the bytes that the waiter asked for are kept. They are charged at `over` and
+//!   every level above it that counts.
+//! - I2. Kept bytes that are not used are uncharged there when the reclaim ends, however it ends.
+//!   A charge that only moves bytes uses them below the levels that both its groups have above
+//!   them. There they are uncharged, too.
 //! - I3. Kept bytes count against the limits: while a level is above its limit with them, they are
 //!   not used. Else a callback could borrow beyond a limit and give back, and a group above a
 //!   lowered limit would stay there for ever.
@@ -26,8 +27,8 @@
 //!   Loom: `keeps_freed_bytes_for_the_waiter`.
 //! - B1. All uncharged bytes count as freed, also those that a callback had charged a moment
 //!   before. To subtract its charges, each miss of a stock would have to read this state.
-//! - B2. Bytes that another thread uncharges go to the counters and to the next charge. So do bytes
-//!   that this thread uncharges in a group, if the cache of that group was not asked.
+//! - B2. Bytes that another thread uncharges go to the counters and to the next charge. So do
+//!   bytes that this thread uncharges in a group, if the cache of that group was not asked.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -90,8 +91,8 @@ pub(crate) struct Kept {
 }
 
 impl ReclaimCredit {
-    /// Begins a reclaim in `over`. It keeps up to the bytes of the charge that it is for. `None` if
-    /// the thread reclaims already.
+    /// Begins a reclaim in `over`. It keeps up to the bytes of the charge that it is for. `None`
+    /// if the thread reclaims already.
     pub(crate) fn begin(over: &'static Node, purpose: Purpose) -> Option<ReclaimCredit> {
         if is_reclaiming() {
             return None;

@@ -1,8 +1,8 @@
 //! Due: how many of its bytes a cache is asked for, at which of a walk's priorities.
 //!
 //! The arithmetic is Linux', in bytes. At priority p, F bytes that a cache holds and D deferred
-//! bytes make `min((D >> p) + (4 F / cost >> p), 2 F)`. They are asked for in batches. Work below a
-//! batch, and below F, is deferred, up to 2 F in all. In Linux a cache of less than a batch is
+//! bytes make `min((D >> p) + (4 F / cost >> p), 2 F)`. They are asked for in batches. Work below
+//! a batch, and below F, is deferred, up to 2 F in all. In Linux a cache of less than a batch is
 //! *counted* at every priority and *scanned* at the last two. Here the class of its mark keeps a
 //! walk away before anything could be asked for ([`least_class`]). The last count keeps it from
 //! being counted too early ([`Due::asked_from`]).

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A walk from any group downwards visits marked slots and nothing else: ten thousand groups
-//! without a mark are a few words. A group has no `GroupShrinkers` if no shrinker was ever attached
-//! to it or below it.
+//! without a mark are a few words. A group has no `GroupShrinkers` if no shrinker was ever
+//! attached to it or below it.
 //!
 //! - I1. `bitmap` I1 through all levels. When the call that marks a slot has returned, and no
 //!   thread is unmarking, a walk from any group above finds the slot.
@@ -45,8 +45,8 @@ pub(crate) struct GroupShrinkers {
     pub(crate) rounds: AtomicU32,
 }
 
-/// The number of a round of reclaim among those of its group. It decides with which child the round
-/// begins, and whether it explores.
+/// The number of a round of reclaim among those of its group. It decides with which child the
+/// round begins, and whether it explores.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rotation(u32);
 
@@ -93,8 +93,8 @@ impl GroupShrinkers {
     }
 
     /// The number of the child with which a round begins, so many levels below its top. Each level
-    /// uses other bits. With the same bits only the first child of the first one, the second of the
-    /// second and so on would ever be the beginning.
+    /// uses other bits. With the same bits only the first child of the first one, the second of
+    /// the second and so on would ever be the beginning.
     #[inline]
     pub(crate) fn first_child(&self, rotation: Rotation, levels: u32) -> u32 {
         let fraction = rotation.0.wrapping_mul(GOLDEN).rotate_left(13 * levels);
@@ -145,8 +145,9 @@ fn after_unmark(node: &'static Node, class: usize, unmarked: Unmarked) {
 }
 
 /// Takes the marks of a group of which nothing is marked any more, and of those above it of which
-/// nothing is marked then. No handle holds the group for a walk: it may be released by now, and its
-/// number may be another group's. So the second check goes to the group that has the number now.
+/// nothing is marked then. No handle holds the group for a walk: it may be released by now, and
+/// its number may be another group's. So the second check goes to the group that has the number
+/// now.
 fn unmark_above(mut node: &'static Node, class: usize) {
     while !of(node).is_any(class) {
         let Some((parent, number)) = above(node) else { return };

@@ -1,5 +1,5 @@
-//! Models of shrinkers: every interleaving of a few calls, with up to three preemptions. Each fault
-//! of `mutation` must make its model fail.
+//! Models of shrinkers: every interleaving of a few calls, with up to three preemptions. Each
+//! fault of `mutation` must make its model fail.
 
 mod credit;
 mod marks;

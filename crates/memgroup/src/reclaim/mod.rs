@@ -1,4 +1,5 @@
-//! Reclaim: shrinkers, and the walk that calls them. See [`guide::reclaim`](crate::guide::reclaim).
+//! Reclaim: shrinkers, and the walk that calls them. See
+//! [`guide::reclaim`](crate::guide::reclaim).
 
 mod backoff;
 mod bitmap;

@@ -8,8 +8,8 @@
 //!
 //! Only one cache may have the memory that several charges need. Without a queue a charge would
 //! give up after some attempts, and would be refused although a cache is full. So charging threads
-//! queue. The owner hands a slot over to the thread that has waited longest. The slot is never free
-//! in between, so no walk overtakes.
+//! queue. The owner hands a slot over to the thread that has waited longest. The slot is never
+//! free in between, so no walk overtakes.
 //!
 //! - I1. A thread waits only for calls that do not wait for locks: those that charges make. So a
 //!   queue is part of no cycle, if callbacks obey [`Ask::may_wait`](crate::Ask::may_wait). Where a

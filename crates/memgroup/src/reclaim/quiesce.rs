@@ -56,8 +56,8 @@ pub(crate) fn wait(shared: &'static Shared, deadline: Option<Instant>) -> Result
     Ok(())
 }
 
-/// Returns whether that is the same call. A later call of the same shrinker on the same thread has lasted
-/// for less time.
+/// Returns whether that is the same call. A later call of the same shrinker on the same thread has
+/// lasted for less time.
 fn is_same(one: &Occupant, other: &Occupant, known_for: Duration) -> bool {
     let is_known = || one.place() == other.place() && other.held() >= known_for;
     one.thread_id() == other.thread_id() && (other.is_unproven() || is_known())

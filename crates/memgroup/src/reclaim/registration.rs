@@ -140,8 +140,8 @@ impl Registration {
         }
     }
 
-    /// Removes it: from now on no call of it begins. The [`Removal`] tells when those that run have
-    /// ended.
+    /// Removes it: from now on no call of it begins. The [`Removal`] tells when those that run
+    /// have ended.
     ///
     /// While a thread walks over shrinkers, and is in no call of [`Shrinker::scan`], this makes an
     /// expedited `membarrier`. It interrupts the running threads of the process for some
@@ -199,9 +199,9 @@ impl Removal {
     /// As [`wait`](Removal::wait), until `deadline`.
     ///
     /// # Errors
-    /// The calling thread is in a call of it; or a call still runs. The error then names the thread
-    /// and the time that the call has lasted. The removal is returned with the error, to wait again
-    /// or to drop it.
+    /// The calling thread is in a call of it; or a call still runs. The error then names the
+    /// thread and the time that the call has lasted. The removal is returned with the error,
+    /// to wait again or to drop it.
     pub fn wait_until(mut self, deadline: impl Into<Deadline>) -> Result<(), (CallsError, Removal)> {
         let Some(withdrawn) = self.withdrawn.take() else { return Ok(()) };
         withdrawn.wait_until(deadline.into().instant_or_far()).map(drop).map_err(|error| {
@@ -238,15 +238,16 @@ impl Removal {
 impl ShrinkerSlot {
     /// Has the next walk that does not explore count the shrinker: it may hold memory now, or
     /// several times as much as before. To be called when the first object came into an empty
-    /// cache, and when a cache has grown a lot. Until then the last count decides when the shrinker
-    /// is asked.
+    /// cache, and when a cache has grown a lot. Until then the last count decides when the
+    /// shrinker is asked.
     ///
-    /// A walk doesn't see a cache that it found empty until this call, whatever came into the cache
-    /// in between, and charges beside it may be refused. So **mark the cache under its lock**, in
-    /// the same hold in which its first object comes in. A thread that marks it after the lock is
-    /// free may lose its CPU just before the call. Others then find a cache that isn't empty, don't
-    /// mark it, and fill it. If no single lock guards the cache, every thread that adds an object
-    /// must mark the slot until one such call has returned; or mark it after each object.
+    /// A walk doesn't see a cache that it found empty until this call, whatever came into the
+    /// cache in between, and charges beside it may be refused. So **mark the cache under its
+    /// lock**, in the same hold in which its first object comes in. A thread that marks it
+    /// after the lock is free may lose its CPU just before the call. Others then find a cache
+    /// that isn't empty, don't mark it, and fill it. If no single lock guards the cache, every
+    /// thread that adds an object must mark the slot until one such call has returned; or mark
+    /// it after each object.
     ///
     /// The call takes no lock and runs no callback, so it may be made under any lock.
     ///

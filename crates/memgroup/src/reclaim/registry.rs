@@ -76,8 +76,8 @@ impl Registry {
         MarksSeen(self.mark_moves.load(Ordering::Acquire))
     }
 
-    /// Returns whether no mark moved since `seen`, nor then: a look since then that found nothing has
-    /// missed nothing.
+    /// Returns whether no mark moved since `seen`, nor then: a look since then that found nothing
+    /// has missed nothing.
     pub(crate) fn is_unmoved(&self, seen: MarksSeen) -> bool {
         if mutation::active(Mutation::LookIgnoresMoves) {
             return true;
@@ -87,7 +87,8 @@ impl Registry {
         seen.0 as u32 == 0 && self.mark_moves.load(Ordering::Acquire) == seen.0
     }
 
-    /// Returns whether a mark is being moved right now. A look may miss a full cache until that ends.
+    /// Returns whether a mark is being moved right now. A look may miss a full cache until that
+    /// ends.
     pub(crate) fn is_moving(&self) -> bool {
         self.marks_now().0 as u32 != 0
     }

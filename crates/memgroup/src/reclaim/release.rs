@@ -1,5 +1,5 @@
-//! Release: a shrinker gives up its slot in a group, the owner of a scan releases one, a walk takes
-//! a stale mark.
+//! Release: a shrinker gives up its slot in a group, the owner of a scan releases one, a walk
+//! takes a stale mark.
 //!
 //! - I1. A slot that was given up is returned to its group, and the handle on the group dropped,
 //!   once: `slot` I2.
@@ -104,8 +104,8 @@ impl SlotRef {
 
     /// Takes a stale mark, and checks whether its class is the slot's by now. The shrinker's owner
     /// may have marked the slot there meanwhile, and relied on the mark. The caller has announced
-    /// that the mark moves. A walk that finds the mark in the class that it was moved to takes that
-    /// one in turn.
+    /// that the mark moves. A walk that finds the mark in the class that it was moved to takes
+    /// that one in turn.
     pub(crate) fn take_stale_mark(&self, class: usize) {
         let &SlotRef { node, number, state, .. } = self;
         interleave::point();

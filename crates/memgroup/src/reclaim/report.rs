@@ -49,8 +49,8 @@ pub struct ShrinkerReport {
     pub stopped: u64,
     /// Times that it panicked, in `count` too.
     pub panics: u64,
-    /// Times that a call took longer than its [patience](crate::ShrinkerConfig::patience), since it
-    /// was last reinstated.
+    /// Times that a call took longer than its [patience](crate::ShrinkerConfig::patience), since
+    /// it was last reinstated.
     pub overruns: u64,
     /// Threads that are in a call of it now: the thread's number in the system, its name, and the
     /// least time that the call has lasted.
@@ -104,8 +104,8 @@ pub enum AskError {
         /// The number.
         id: ShrinkerId,
     },
-    /// The calling thread is in a shrinker's call. To count, only a call of the same shrinker is in
-    /// the way.
+    /// The calling thread is in a shrinker's call. To count, only a call of the same shrinker is
+    /// in the way.
     Within {
         /// The number.
         id: ShrinkerId,

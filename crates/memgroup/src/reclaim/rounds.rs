@@ -3,19 +3,20 @@
 //! A round goes through the priorities from 12 to 0. At each it visits the largest caches first,
 //! and asks each in proportion to its size, until enough is uncharged. A charge that was refused
 //! does that on its own thread, keeps the freed bytes (`credit`), and tries again. A round that
-//! freed nothing while no other thread scanned anything is the last one. So is the seventeenth in a
-//! row after which the charge lacks as much as before, unless another thread is moving a mark: a
+//! freed nothing while no other thread scanned anything is the last one. So is the seventeenth in
+//! a row after which the charge lacks as much as before, unless another thread is moving a mark: a
 //! full cache may have none then. So is the one that ends after the time that one charge has for
-//! all its rounds ([`Config::reclaim_patience`](crate::Config::reclaim_patience)). If another level
-//! refuses then, room is made in that one. The first rounds spare bytes that `low` protects; all
-//! rounds spare those that `min` protects.
+//! all its rounds ([`Config::reclaim_patience`](crate::Config::reclaim_patience)). If another
+//! level refuses then, room is made in that one. The first rounds spare bytes that `low` protects;
+//! all rounds spare those that `min` protects.
 //!
 //! One round in 16 first explores: it asks a few of the smallest caches, and of those that gave
 //! little (`backoff`), before it goes through the priorities. Otherwise nobody would notice that
 //! such a cache has something to give, as long as others give enough.
 //!
-//! - I1. Reclaim does not begin within reclaim. A refused charge of a callback draws on the reserve
-//!   ([`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes)), or stays refused.
+//! - I1. Reclaim does not begin within reclaim. A refused charge of a callback draws on the
+//!   reserve ([`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes)), or stays
+//!   refused.
 //! - B1. When another group turns out to refuse, higher up, the bytes kept for the first group are
 //!   uncharged. Any thread may take them then.
 

@@ -42,7 +42,8 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Has the shrinker give back its share after it was counted. Returns whether the walk goes on.
+    /// Has the shrinker give back its share after it was counted. Returns whether the walk goes
+    /// on.
     #[inline(never)]
     pub(crate) fn counted(&self, count: Count, control: &mut ScanControl<'_>) -> bool {
         let node = self.slot.node;
@@ -133,8 +134,8 @@ impl Call<'_> {
         control.goes_on()
     }
 
-    /// Has the shrinker give back all that is missing, whatever its share is, unless another thread
-    /// scans the slot.
+    /// Has the shrinker give back all that is missing, whatever its share is, unless another
+    /// thread scans the slot.
     pub(crate) fn demand(&self, control: &mut ScanControl<'_>) {
         let began = self.slot.node.shared().nanos();
         if self.slot.state.seize(began, control.may_wait) {

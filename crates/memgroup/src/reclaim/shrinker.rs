@@ -14,8 +14,8 @@ use crate::tree::node::Node;
 /// - Any thread that needs memory may call it, several threads at once for different groups. One
 ///   group is scanned by one thread at a time; `count` may run at the same time.
 /// - A charge may call it on its own thread, which may hold any lock. **Do not charge under a lock
-///   that your callbacks take, and have them try that lock.** Else a charge waits for itself, or is
-///   refused although its own cache is full.
+///   that your callbacks take, and have them try that lock.** Else a charge waits for itself, or
+///   is refused although its own cache is full.
 /// - Once a walk has found a cache empty, later walks skip it until its slot is
 ///   [marked](crate::ShrinkerSlot::mark). **Mark it under the cache's lock** when the first object
 ///   goes in.
@@ -26,9 +26,9 @@ use crate::tree::node::Node;
 ///   then charges that need its memory wait for their turn, for as long as
 ///   [`Config::reclaim_patience`](crate::Config::reclaim_patience) lets them.
 /// - A shrinker that gives less than an eighth of what it is asked for is asked later than others,
-///   and after four such scans in a row only when others have given too little. If it frees nothing
-///   in more than 16 scans in a row, although it counts something, only a round in 16 asks it. It
-///   is asked as before once it gives enough, or when its slot is
+///   and after four such scans in a row only when others have given too little. If it frees
+///   nothing in more than 16 scans in a row, although it counts something, only a round in 16 asks
+///   it. It is asked as before once it gives enough, or when its slot is
 ///   [marked](crate::ShrinkerSlot::mark). Scans that [stop](Scan::Stopped) without a byte count up
 ///   to four.
 ///
@@ -135,7 +135,8 @@ impl Count {
 pub enum Scan {
     /// The shrinker gave bytes back, and could go on.
     Freed {
-        /// The bytes that it gave back. The engine goes by the bytes that were uncharged meanwhile.
+        /// The bytes that it gave back. The engine goes by the bytes that were uncharged
+        /// meanwhile.
         bytes: u64,
     },
     /// The shrinker gave bytes back, and cannot go on now: a lock is taken, or the rest is in use.
@@ -182,15 +183,17 @@ impl Ask<'_> {
         self.deadline
     }
 
-    /// Returns whether the deadline has passed: a callback that takes long checks now and then, and stops.
+    /// Returns whether the deadline has passed: a callback that takes long checks now and then,
+    /// and stops.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Returns whether the callback may wait for locks, for I/O and for other threads. It may not within a
-    /// charge: the charging thread may hold any lock, and others that wait for it may need memory
-    /// themselves. A callback that waits all the same is quarantined when its patience is over.
+    /// Returns whether the callback may wait for locks, for I/O and for other threads. It may not
+    /// within a charge: the charging thread may hold any lock, and others that wait for it may
+    /// need memory themselves. A callback that waits all the same is quarantined when its
+    /// patience is over.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_wait
@@ -218,7 +221,8 @@ pub struct ShrinkerConfig {
 }
 
 impl ShrinkerConfig {
-    /// Settings for a shrinker of this name, which reports and errors print. Names need not differ.
+    /// Settings for a shrinker of this name, which reports and errors print. Names need not
+    /// differ.
     #[must_use]
     pub fn new(name: impl Into<String>) -> ShrinkerConfig {
         ShrinkerConfig { name: name.into(), batch_bytes: 64 << 10, cost: 2, patience: Duration::from_secs(1) }

@@ -16,8 +16,8 @@
 //! - I4. `WAITED` is set under the lock of the queue (`queue`), and a slot with it is released
 //!   under that lock.
 //! - I5. Deferred bytes are in one place: in the slot, or with the owner that asks for them now.
-//!   Once the slot is returned they are in the shrinker's next slot above. So they are neither lost
-//!   nor asked for twice. Loom: `asks_for_deferred_bytes_once`.
+//!   Once the slot is returned they are in the shrinker's next slot above. So they are neither
+//!   lost nor asked for twice. Loom: `asks_for_deferred_bytes_once`.
 //! - B1. Bytes that a visit defers while the slot is given up are lost, or count for the shrinker
 //!   that takes the slot next.
 //! - E1. give up ↔ release: RMWs of one word, `owner`. The later one sees the earlier one, and
@@ -224,8 +224,8 @@ impl SlotState {
         before.is_ok_and(|owner| owner & NOTED != 0)
     }
 
-    /// Notes that the call that began at `since` lasts too long. `false` if that was noted already,
-    /// or the call has ended.
+    /// Notes that the call that began at `since` lasts too long. `false` if that was noted
+    /// already, or the call has ended.
     pub(crate) fn note(&self, since: u64) -> bool {
         let is_any = mutation::active(Mutation::NoteIsOfAnyCall);
         let noted =
@@ -252,8 +252,8 @@ impl SlotState {
     }
 
     /// Releases a slot that threads wait for. It goes to the next thread, with `next` as the begin
-    /// of that call. It goes to none if no thread waits or the slot was given up. Under the lock of
-    /// its queue (I4).
+    /// of that call. It goes to none if no thread waits or the slot was given up. Under the lock
+    /// of its queue (I4).
     pub(crate) fn hand_over(&self, next: Option<u64>, more_wait: bool) -> Ended {
         let handed = |owner| match next {
             Some(since) if owner & LEFT == 0 => Some(since.max(1) | if more_wait { WAITED } else { 0 }),

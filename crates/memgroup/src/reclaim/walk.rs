@@ -9,8 +9,9 @@
 //! still the one that was found. It is checked when the shrinker is pinned, and once more when the
 //! slot is seized: from there on the group cannot be released.
 //!
-//! A slot that is skipped costs one read of its line, and nothing is announced. The last priorities
-//! count every cache whatever the last count was, or growth since then would never be seen.
+//! A slot that is skipped costs one read of its line, and nothing is announced. The last
+//! priorities count every cache whatever the last count was, or growth since then would never be
+//! seen.
 //!
 //! - I1. A slot that is scanned is in the subtree of the walk's group, in a group that is not
 //!   released until the scan ends. A slot that is only counted may be in another group, if its
@@ -98,8 +99,8 @@ impl<'c> Walk<'c> {
             && (is_alone || self.below(self.level(top, Protection::NONE, shrinkers, 0), 0))
     }
 
-    /// Visits the slots of a group. Returns the group as a level of the walk, if any child of it is
-    /// marked.
+    /// Visits the slots of a group. Returns the group as a level of the walk, if any child of it
+    /// is marked.
     fn group(
         &mut self,
         (node, generation, shrinkers): (&'static Node, u64, &'static GroupShrinkers),
@@ -145,8 +146,9 @@ impl<'c> Walk<'c> {
         Level { node, protected, shrinkers, first, next: first, has_turned: false }
     }
 
-    /// Visits the children of a group that is `depth` levels below the top, up to the next one that
-    /// has marked children of its own. Most groups have none, so their visits stay in one loop.
+    /// Visits the children of a group that is `depth` levels below the top, up to the next one
+    /// that has marked children of its own. Most groups have none, so their visits stay in one
+    /// loop.
     fn children(&mut self, level: &mut Level, depth: u32) -> Visited {
         let Level { node: above, protected, shrinkers, .. } = *level;
         loop {
@@ -175,8 +177,8 @@ impl<'c> Walk<'c> {
         }
     }
 
-    /// Goes on with `inner`, a child of `level`, which is `depth` levels below the top. Then visits
-    /// the rest.
+    /// Goes on with `inner`, a child of `level`, which is `depth` levels below the top. Then
+    /// visits the rest.
     #[inline(never)]
     fn levels(&mut self, level: Level, inner: Level, depth: u32) -> bool {
         let mut levels = [level; LEVELS];

@@ -2,10 +2,11 @@
 //!
 //! A stock reserves its cap here before it holds a byte, and keeps it reserved until it is evicted
 //! or its group is removed. So the prepaid total of a slot never exceeds the budget. A drain takes
-//! the bytes but leaves the cap reserved, because returning it would touch a second remote line for
-//! every slot. Reserved bytes move on misses only. When none are left, a clock hand visits a few of
-//! the slot's stocks. It spares a stock that has served charges since its last visit, and harvests
-//! the attempts. It returns the bytes of any other stock to the counters, and passes the cap on.
+//! the bytes but leaves the cap reserved, because returning it would touch a second remote line
+//! for every slot. Reserved bytes move on misses only. When none are left, a clock hand visits a
+//! few of the slot's stocks. It spares a stock that has served charges since its last visit, and
+//! harvests the attempts. It returns the bytes of any other stock to the counters, and passes the
+//! cap on.
 //!
 //! - I1. Σ bytes of a slot's words ≤ Σ caps of its words ≤ `reserved` of the slot ≤ budget.
 //! - P1. A miss visits at most two stocks and takes no lock. With more, the hand would lap itself

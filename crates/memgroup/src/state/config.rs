@@ -122,8 +122,8 @@ impl Config {
     }
 
     /// Returns the default configuration: the slot source that the self-test at start-up chose,
-    /// 65,536 groups, 16 levels, and the root accounted. At most 256 KiB are prepaid for each group
-    /// and slot, and 8 MiB for each slot.
+    /// 65,536 groups, 16 levels, and the root accounted. At most 256 KiB are prepaid for each
+    /// group and slot, and 8 MiB for each slot.
     pub fn new() -> Config {
         Config::with_slots(SlotSource::detect())
     }
@@ -164,15 +164,15 @@ impl Config {
         Config { source, ..self }
     }
 
-    /// Sets the most groups at one time: 1 to 16,777,216. The root counts, and so do removed groups
-    /// that still hold bytes or have handles.
+    /// Sets the most groups at one time: 1 to 16,777,216. The root counts, and so do removed
+    /// groups that still hold bytes or have handles.
     /// [`Group::set_max_descendants`](crate::Group::set_max_descendants) limits the part that one
     /// tenant may take.
     ///
     /// Beyond that, a 64th more can be created, so that one tenant which takes everything does not
     /// keep the others from creating groups. A large group, which has more than an eighth of all
-    /// groups below it, gets none of these unless one of its children is large too. A smaller group
-    /// gets them only while there are more spare places left than groups below it.
+    /// groups below it, gets none of these unless one of its children is large too. A smaller
+    /// group gets them only while there are more spare places left than groups below it.
     #[must_use]
     pub fn groups_max(self, groups_max: u32) -> Config {
         Config { groups_max, ..self }
@@ -222,11 +222,11 @@ impl Config {
         Config { scope_time_of: u32::from(counted), ..self }
     }
 
-    /// Counts the time that threads spend in [`scope`](crate::scope)s by samples. A stretch of time
-    /// between two changes of scope is measured with a probability of 1 in `one_in`, and then
-    /// counts `one_in` times. Use it for scopes that last less than a microsecond, such as the
-    /// polls of a task. With 1, the default, the count is exact; with 0 no time is counted. The
-    /// largest value is 65,536.
+    /// Counts the time that threads spend in [`scope`](crate::scope)s by samples. A stretch of
+    /// time between two changes of scope is measured with a probability of 1 in `one_in`, and
+    /// then counts `one_in` times. Use it for scopes that last less than a microsecond, such
+    /// as the polls of a task. With 1, the default, the count is exact; with 0 no time is
+    /// counted. The largest value is 65,536.
     ///
     /// Sums come close to the exact ones only after many stretches. The statistic `nr_scopes` is
     /// sampled in the same way.
@@ -244,16 +244,16 @@ impl Config {
     }
 
     /// Sets the longest time for which [shrinkers](crate::Shrinker) make room for one charge,
-    /// including all its rounds, retries, levels and waits for caches: 1 ms to 1 h, 1 s by default.
-    /// When it is over, the charge tries a last time, and is refused. If the charging thread is
-    /// inside a shrinker's call by then, that call finishes first.
+    /// including all its rounds, retries, levels and waits for caches: 1 ms to 1 h, 1 s by
+    /// default. When it is over, the charge tries a last time, and is refused. If the charging
+    /// thread is inside a shrinker's call by then, that call finishes first.
     #[must_use]
     pub fn reclaim_patience(self, patience: Duration) -> Config {
         Config { reclaim_patience: patience, ..self }
     }
 
-    /// Sets the working memory of a shrinker: the bytes by which its own charges may exceed a limit
-    /// while it gives back memory. The default is 256 KiB. Such a charge counts as an
+    /// Sets the working memory of a shrinker: the bytes by which its own charges may exceed a
+    /// limit while it gives back memory. The default is 256 KiB. Such a charge counts as an
     /// [`overdraft`](crate::Group::overdraft).
     #[must_use]
     pub fn reclaim_reserve_bytes(self, bytes: u64) -> Config {
@@ -265,9 +265,9 @@ impl Config {
     /// us, and waits for no flush and no grace period. When the last handle of the hierarchy is
     /// dropped, a whole pass is made, which waits for a grace period, mostly 10 to 20 ms.
     ///
-    /// A step may interrupt every CPU that runs the process for some microseconds: by `madvise` and
-    /// `munmap`, and by an expedited `membarrier` for each 256 KiB or more. With `false` only
-    /// `maintain` gives memory back, on a thread that the user chooses.
+    /// A step may interrupt every CPU that runs the process for some microseconds: by `madvise`
+    /// and `munmap`, and by an expedited `membarrier` for each 256 KiB or more. With `false`
+    /// only `maintain` gives memory back, on a thread that the user chooses.
     #[must_use]
     pub fn maintain_on_removal(self, on_removal: bool) -> Config {
         Config { maintain_on_removal: on_removal, ..self }
@@ -283,9 +283,9 @@ impl Config {
 
     /// Sets the most bytes that are left free below a group's `max` for children within their
     /// [`min`](crate::Group::set_min) or [`low`](crate::Group::set_low). The default is 1 MiB, the
-    /// largest value 512 GiB. The reserve is never more than an eighth of `max`, nor more than what
-    /// those children have not used of their protection. With 0, a child that was idle finds no
-    /// room if nothing can be reclaimed.
+    /// largest value 512 GiB. The reserve is never more than an eighth of `max`, nor more than
+    /// what those children have not used of their protection. With 0, a child that was idle
+    /// finds no room if nothing can be reclaimed.
     #[must_use]
     pub fn protected_reserve_bytes(self, bytes: u64) -> Config {
         Config { protected_reserve_bytes: bytes, ..self }

@@ -7,8 +7,8 @@
 //!   max[0], max[1]          the limit in force is max[epoch & 1]
 //! ```
 //!
-//! Usage, the choice of the limit and the offline mark share one word. So a charge that succeeds by
-//! compare-and-swap has checked, in the same instant, the limit in force and that the group is
+//! Usage, the choice of the limit and the offline mark share one word. So a charge that succeeds
+//! by compare-and-swap has checked, in the same instant, the limit in force and that the group is
 //! online. The kernel's `page_counter` adds first and compares afterwards, so charger and setter
 //! must notice each other. Here the setter writes the limit that no thread reads yet, and then
 //! changes the epoch.
@@ -26,19 +26,20 @@
 //!   that come while OVER is set: those pass.
 //! - I6. While OFFLINE, OVER, FROZEN or COOLING is set, no grant passes (`stock::grant`), so no
 //!   stock below is opened. FROZEN means that a thread decides on a refusal, or drains. COOLING
-//!   means that stocks were drained for a charge; it is cleared after a number of charges (`cool`).
+//!   means that stocks were drained for a charge; it is cleared after a number of charges
+//!   (`cool`).
 //! - I7. The prepaid bytes below, together with those on their way to or from a stock, are at most
-//!   `granted` minus `returned`, because bytes are charged after the grant, and a grant is returned
-//!   after they left. Both sums only grow.
+//!   `granted` minus `returned`, because bytes are charged after the grant, and a grant is
+//!   returned after they left. Both sums only grow.
 //! - B1. Usage exceeds live charges by the bytes prepaid in the subtree's stocks and by charges in
 //!   flight.
-//! - I8. No arithmetic on usage reaches the marks or the epoch, because usage has the highest bits.
-//!   If a caller of `raw` breaks its contract, more bytes may be taken back than were charged.
-//!   Usage is then below zero for a moment, which every reader takes for zero, and the thread that
-//!   took too much adds the difference. So a wrong number makes the figures of its group and of
-//!   those above it inexact, but makes no later call panic.
-//! - B2. A charger that is suspended between two instructions while the limit changes exactly 2,048
-//!   times could apply a limit that is no longer in force, once.
+//! - I8. No arithmetic on usage reaches the marks or the epoch, because usage has the highest
+//!   bits. If a caller of `raw` breaks its contract, more bytes may be taken back than were
+//!   charged. Usage is then below zero for a moment, which every reader takes for zero, and the
+//!   thread that took too much adds the difference. So a wrong number makes the figures of its
+//!   group and of those above it inexact, but makes no later call panic.
+//! - B2. A charger that is suspended between two instructions while the limit changes exactly
+//!   2,048 times could apply a limit that is no longer in force, once.
 //! - E1. `set_max` (Release on the word) → `try_charge` (Acquire on the word): the charger that
 //!   sees the epoch sees its limit. Loom: `a_charge_never_rises_above_the_limit_in_force`.
 
@@ -325,8 +326,8 @@ impl Counter {
         Outcome::Refused(Reading { prepaid_most: granted.wrapping_sub(returned), ..seen })
     }
 
-    /// Returns the usage with `bytes` added, if they would fit now with `reserved` bytes left free.
-    /// This is less exact than `read`.
+    /// Returns the usage with `bytes` added, if they would fit now with `reserved` bytes left
+    /// free. This is less exact than `read`.
     #[inline]
     pub(crate) fn with_room(&self, bytes: u64, reserved: u64) -> Option<u64> {
         // ORDERING: Acquire pairs with the Release in `set_max` (E1). The limit that is read may be
@@ -336,8 +337,9 @@ impl Counter {
     }
 
     /// Adds `bytes` if usage stays within `beyond` bytes of the limit; with `u64::MAX`, at any
-    /// limit. Returns the new usage. Fails also if the counter cannot hold the sum, or if the group
-    /// is offline, unless `offline_too` is set. A caller that sets it must hold the tree lock.
+    /// limit. Returns the new usage. Fails also if the counter cannot hold the sum, or if the
+    /// group is offline, unless `offline_too` is set. A caller that sets it must hold the tree
+    /// lock.
     pub(crate) fn charge_forced(&self, bytes: u64, beyond: u64, offline_too: bool) -> Result<u64, Reading> {
         // ORDERING: as in `try_charge`: Acquire pairs with the Release in `set_max` (E1), and the
         // Release of the exchange with the Acquire in `uncharge`.
@@ -387,8 +389,8 @@ impl Counter {
         if signed_usage(after) < 0 { self.add_missing(before, after) } else { Left(after) }
     }
 
-    /// Adds back the bytes by which this call took usage below zero. Concurrent calls each add back
-    /// their own part.
+    /// Adds back the bytes by which this call took usage below zero. Concurrent calls each add
+    /// back their own part.
     #[cold]
     fn add_missing(&self, before: u64, after: u64) -> Left {
         let missing = (signed_usage(before).min(0) - signed_usage(after)).cast_unsigned();
@@ -460,8 +462,8 @@ impl Counter {
         self.limits.least_waiting.store(bytes, Ordering::Relaxed);
     }
 
-    /// Makes the counter of a released group ready for a new one, which is online and unlimited and
-    /// has no past.
+    /// Makes the counter of a released group ready for a new one, which is online and unlimited
+    /// and has no past.
     pub(crate) fn reset(&self) {
         self.set_limit(UNLIMITED, false);
         self.set_high(UNLIMITED);

@@ -30,8 +30,8 @@ impl EventCounts {
         self.watched.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Resets the counts for a new group in the node. No thread watches it, because a watcher holds
-    /// the group. Words that are zero are not written to.
+    /// Resets the counts for a new group in the node. No thread watches it, because a watcher
+    /// holds the group. Words that are zero are not written to.
     pub(crate) fn reset(&self) {
         for count in self.local.iter().chain(&self.below) {
             // ORDERING: Relaxed, both, because no thread has a handle yet.

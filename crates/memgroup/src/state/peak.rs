@@ -9,9 +9,9 @@
 //!
 //! A charge that goes to the counters compares its usage with `recent` alone, which is the peak if
 //! there never was a reset. A reset takes the lock of the group's readers and starts a new
-//! `recent`. It raises the stored peak of every other reader to the old `recent`. The kernel raises
-//! the peak of a `memory.peak` to the usage at that moment instead, so a reader loses the peak
-//! between its own reset and another reader's.
+//! `recent`. It raises the stored peak of every other reader to the old `recent`. The kernel
+//! raises the peak of a `memory.peak` to the usage at that moment instead, so a reader loses the
+//! peak between its own reset and another reader's.
 //!
 //! - I1. `recent` ≤ `peak`: a charge raises `peak` first, and a reset sets `recent` no higher than
 //!   that. Otherwise a charge could find `recent` high enough, and leave `peak` below its usage.
@@ -22,8 +22,8 @@
 //!   the budgets of the slots, and at most half of the headroom that the limits leave. After
 //!   [`Group::drain`] a reset starts with the live charges. A hierarchy without stocks
 //!   ([`Config::stock_cap_bytes`](crate::Config::stock_cap_bytes)) has no such excess.
-//! - B2. A charge that is under way during a reset may count on either side of it. The new peak may
-//!   be a usage that ended just before the reset.
+//! - B2. A charge that is under way during a reset may count on either side of it. The new peak
+//!   may be a usage that ended just before the reset.
 //! - E1. reset → charge: the reset empties `recent` and then reads the usage by an RMW. A charge
 //!   changes the usage by an RMW and then reads `recent`. The later of two RMWs on one word sees
 //!   the earlier, so either the reset sees the usage, or the charge sees an empty `recent`. This
@@ -75,8 +75,8 @@ impl Peak {
         self.recent.load(Ordering::Acquire)
     }
 
-    /// Restarts `recent` with the present usage. Returns its value before. The caller must hold the
-    /// lock of the readers.
+    /// Restarts `recent` with the present usage. Returns its value before. The caller must hold
+    /// the lock of the readers.
     pub(crate) fn restart(&self, counter: &Counter) -> u64 {
         // ORDERING: AcqRel; the Release part pairs with charges through the RMW on the counter's
         // word that follows (E1), the Acquire part with the Release in `raise_both`.

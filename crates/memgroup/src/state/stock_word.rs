@@ -5,13 +5,13 @@
 //!   bytes, signed        cap        OPEN   PENDING   LISTED   USED   FULL   attempts
 //! ```
 //!
-//! - bytes: charged to the counters already, spent by `consume`, put back by `refill`. Both are one
-//!   `fetch_add` that checks the value it found. If a consume found too few bytes, or a refill too
-//!   little headroom, its slow path corrects the word. So bytes may be below zero, or above the
-//!   cap, while such a call is under way. They are the topmost field, where a borrow or a carry
-//!   falls off.
-//! - cap: the power of two up to which bytes may stay. That many are reserved in the slot's budget.
-//!   0 means that nothing is reserved.
+//! - bytes: charged to the counters already, spent by `consume`, put back by `refill`. Both are
+//!   one `fetch_add` that checks the value it found. If a consume found too few bytes, or a refill
+//!   too little headroom, its slow path corrects the word. So bytes may be below zero, or above
+//!   the cap, while such a call is under way. They are the topmost field, where a borrow or a
+//!   carry falls off.
+//! - cap: the power of two up to which bytes may stay. That many are reserved in the slot's
+//!   budget. 0 means that nothing is reserved.
 //! - OPEN: the stock may hold bytes up to its cap, and each level has granted it that many
 //!   (`stock::grant`). A word of zeros, on a page that the system has just provided, is not open.
 //! - PENDING: one thread is between this word and the counters, with bytes that are in neither.
@@ -22,8 +22,8 @@
 //! - USED: a flush has taken attempts since the last visit of the budget's clock, which needs to
 //!   know whether there were any.
 //! - attempts: consumes that were tried here since the last harvest. A hit counts its attempt in
-//!   the addition that it makes anyway, so the hit rate costs nothing. A hit is an attempt that was
-//!   not a miss.
+//!   the addition that it makes anyway, so the hit rate costs nothing. A hit is an attempt that
+//!   was not a miss.
 //! - FULL: half of the attempts' range is used. The next consume harvests them, and the other half
 //!   is left for consumes that come before it is done.
 //!
@@ -143,8 +143,8 @@ impl Word {
         Word(self.harvested().0 & !USED)
     }
 
-    /// Returns a number that is the same for two words which differ only in the fields that flushes
-    /// and listings change.
+    /// Returns a number that is the same for two words which differ only in the fields that
+    /// flushes and listings change.
     pub(crate) fn stable(self) -> u64 {
         self.0 & !(ATTEMPTS | LISTED | USED)
     }

@@ -1,5 +1,5 @@
-//! Tuning: settings of a [`Config`] that tests and measurements change, and programs have no reason
-//! to. They aren't part of the documented interface, and may go in any version.
+//! Tuning: settings of a [`Config`] that tests and measurements change, and programs have no
+//! reason to. They aren't part of the documented interface, and may go in any version.
 
 use core::time::Duration;
 
@@ -35,8 +35,8 @@ pub trait Tuning: Sized {
     #[must_use]
     fn float(self, bytes: u64, decay: Duration) -> Self;
 
-    /// Sets whether records move while they are in use, so that pages become free that a few groups
-    /// would pin.
+    /// Sets whether records move while they are in use, so that pages become free that a few
+    /// groups would pin.
     #[must_use]
     fn relocate(self, relocate: bool) -> Self;
 }

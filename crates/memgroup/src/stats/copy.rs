@@ -1,9 +1,10 @@
 //! Copy: copies the values of one subsystem in many groups.
 //!
-//! - I1. The turn to flush is held for `GROUPS_A_PIECE` groups at a time, so the values of these are of one moment.
-//! - I2. The pieces are copied from the last to the first, and a group comes before all groups below it. So a group's
-//!   values are copied with those below it, or later, and each count is at least the sum of the counts below. Loom:
-//!   `copies_a_group_after_those_below_it`.
+//! - I1. The turn to flush is held for `GROUPS_A_PIECE` groups at a time, so the values of these
+//!   are of one moment.
+//! - I2. The pieces are copied from the last to the first, and a group comes before all groups
+//!   below it. So a group's values are copied with those below it, or later, and each count is at
+//!   least the sum of the counts below. Loom: `copies_a_group_after_those_below_it`.
 
 use crate::base::mutation::{self, Mutation};
 use crate::state::stats::store::StatStore;
@@ -19,8 +20,8 @@ const GROUPS_A_PIECE: usize = if cfg!(memgroup_loom) {
     128
 };
 
-/// Copies the first `stats` values of groups that the caller holds, parents before children. The result has two rows
-/// for each group: its own values, and those of its subtree.
+/// Copies the first `stats` values of groups that the caller holds, parents before children. The
+/// result has two rows for each group: its own values, and those of its subtree.
 ///
 /// If there is a group `flushed`, its subtree is flushed first.
 pub(crate) fn copy(

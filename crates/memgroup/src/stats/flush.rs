@@ -1,23 +1,30 @@
 //! Flush: moves additions on the slots to the group's values and to those of all groups above.
 //!
-//! 1. The flush clears the marks of the subtree, and takes the words of each marked group to zero, slot by slot.
+//! 1. The flush clears the marks of the subtree, and takes the words of each marked group to zero,
+//!    slot by slot.
 //! 2. One pass from the deepest changed groups to the root adds each group's change to its parent.
 //!
-//! The work is proportional to the changes: the flush visits no group or slot without a mark, and no other subsystem. It does both steps for
-//! at most `ROWS_A_PIECE` marked rows at a time. Between two pieces it frees the lock, and goes behind a thread that waits for it. Threads that
+//! The work is proportional to the changes: the flush visits no group or slot without a mark, and
+//! no other subsystem. It does both steps for at most `ROWS_A_PIECE` marked rows at a time.
+//! Between two pieces it frees the lock, and goes behind a thread that waits for it. Threads that
 //! arrive meanwhile find that one later flush has served them all.
 //!
 //! - I1. When a piece of a flush ends, no value is pending (`flushed`, I2).
-//! - I2. A flush cannot fail. A mark of a place that is free, and so has no flushed values, is skipped.
-//! - I3. A flush begins with its first piece, and covers a reader when its last one ends (`UpdateTree`, E1). Loom:
-//!   `flushes_in_pieces_for_two_readers`, `flushes_in_pieces_for_a_reader_that_adds_behind_one`, `notes_a_flush_in_pieces_at_its_end`.
-//! - E1. During a piece no record of its subsystems moves, and no group is released: a mover and a release need the turn to flush too.
-//!   Loom: `flushes_values_that_move`, `counts_once_in_a_flush_and_a_release`.
-//! - E2. clear the marks → look for the record; link or admit → add → check the mark. Both sides hold the tree lock where the flush
-//!   finds no record, or no copy for the slot. So a thread that adds to a copy made later finds the marks cleared. Without the lock,
-//!   an addition to a record on its way back could be in no flush. Loom: `flushes_a_record_that_comes_back`.
-//! - E3. A thread that waits for a turn has no other turn and not the tree lock. So a flush, and a mover that waits for its end, delay
-//!   no reader of another subsystem. Loom: `reads_beside_a_flush_of_others_and_a_mover`.
+//! - I2. A flush cannot fail. A mark of a place that is free, and so has no flushed values, is
+//!   skipped.
+//! - I3. A flush begins with its first piece, and covers a reader when its last one ends
+//!   (`UpdateTree`, E1). Loom: `flushes_in_pieces_for_two_readers`,
+//!   `flushes_in_pieces_for_a_reader_that_adds_behind_one`, `notes_a_flush_in_pieces_at_its_end`.
+//! - E1. During a piece no record of its subsystems moves, and no group is released: a mover and a
+//!   release need the turn to flush too. Loom: `flushes_values_that_move`,
+//!   `counts_once_in_a_flush_and_a_release`.
+//! - E2. clear the marks → look for the record; link or admit → add → check the mark. Both sides
+//!   hold the tree lock where the flush finds no record, or no copy for the slot. So a thread that
+//!   adds to a copy made later finds the marks cleared. Without the lock, an addition to a record
+//!   on its way back could be in no flush. Loom: `flushes_a_record_that_comes_back`.
+//! - E3. A thread that waits for a turn has no other turn and not the tree lock. So a flush, and a
+//!   mover that waits for its end, delay no reader of another subsystem. Loom:
+//!   `reads_beside_a_flush_of_others_and_a_mover`.
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -42,16 +49,18 @@ use crate::tree::topology::Tree;
 /// How old the values may be that a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// The values contain all additions before the call: of this thread, and of threads that it has synchronised with.
+    /// The values contain all additions before the call: of this thread, and of threads that it
+    /// has synchronised with.
     Fresh,
-    /// The values were fresh at most that long ago. The read flushes only if no flush began within that time.
+    /// The values were fresh at most that long ago. The read flushes only if no flush began within
+    /// that time.
     AtMost(Duration),
     /// The values of the last flush, which may be any time ago. The read only copies.
     Flushed,
 }
 
-/// The turn to flush the subsystems of one update tree. While it lives, no other thread changes their flushed values or moves their
-/// records, and no group is released.
+/// The turn to flush the subsystems of one update tree. While it lives, no other thread changes
+/// their flushed values or moves their records, and no group is released.
 #[must_use]
 pub(crate) struct FlushGuard {
     updates: &'static UpdateTree,
@@ -99,7 +108,8 @@ pub(crate) fn try_lock(updates: &'static UpdateTree, shared: &'static Shared) ->
     Some(FlushGuard { updates, state: updates.try_lock()?, releases: DeferredReleases { updates, shared } })
 }
 
-/// The most marked rows that are flushed with the turn held once; or those of one group, if it has more.
+/// The most marked rows that are flushed with the turn held once; or those of one group, if it has
+/// more.
 const ROWS_A_PIECE: usize = if cfg!(memgroup_loom) {
     2
 } else if cfg!(memgroup_yields) {
@@ -164,8 +174,8 @@ fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> b
     levels.any(|level| level.entry(store).flushed().flushed_at().is_some_and(|at| at >= oldest))
 }
 
-/// Flushes one piece: the marked groups of the subtree of `top`, from the number `from` on. Returns the number at which
-/// the next piece begins.
+/// Flushes one piece: the marked groups of the subtree of `top`, from the number `from` on.
+/// Returns the number at which the next piece begins.
 fn flush_piece(
     store: &'static StatStore,
     state: &mut FlushState,
@@ -192,7 +202,8 @@ fn flush_piece(
     marks.collect_piece(scratch, piece, is_wanted, each, finish)
 }
 
-/// A piece of a flush. It takes each group when it knows the next one, whose lines it has prefetched by then.
+/// A piece of a flush. It takes each group when it knows the next one, whose lines it has
+/// prefetched by then.
 struct FlushPiece<'a> {
     members: &'a [&'static StatStore],
     /// The group that is taken next, and its marked rows.
@@ -275,13 +286,15 @@ fn entries(node: &'static Node, members: &[&'static StatStore]) -> impl Iterator
     members.iter().filter_map(|member| node.find_entry(member.number))
 }
 
-/// Number of rows of a group that are prefetched together: as many lines as a processor fetches at a time.
+/// Number of rows of a group that are prefetched together: as many lines as a processor fetches at
+/// a time.
 fn rows_ahead(entry: &StatEntry) -> usize {
     const LINES: usize = 16;
     (LINES / entry.store().words().div_ceil(8)).max(1)
 }
 
-/// Prefetches the first lines of a group that is taken next. They come from other CPUs, and this fetches them together.
+/// Prefetches the first lines of a group that is taken next. They come from other CPUs, and this
+/// fetches them together.
 fn prefetch(node: &'static Node, members: &[&'static StatStore], rows: Rows<'_>) {
     let section = grace::enter();
     // Mostly the numbers of groups follow each other.
@@ -325,7 +338,8 @@ fn take_rows(
         if let Some(words) = lookup.find(node, || entry.record.words(section, row)) {
             take_words(words, deltas);
         }
-        // After the misses, as the charges are counted. So a thread that stays on its slot shows no miss before its charge.
+        // After the misses, as the charges are counted. So a thread that stays on its slot shows no miss
+        // before its charge.
         if has_charges {
             deltas[memory::CHARGES.index()] += listed::harvest(node, row).unwrap_or(0) as i64;
         }
@@ -339,8 +353,8 @@ fn take_misses(node: &'static Node, deltas: &mut [i64]) {
     node.misses.take(|index, value| deltas[index] = deltas[index].wrapping_add(value));
 }
 
-/// For how many groups a flush holds the tree lock on end. Most groups are small, and have no record of `memory`: a flush that took the lock
-/// for each would wait for it as often.
+/// For how many groups a flush holds the tree lock on end. Most groups are small, and have no
+/// record of `memory`: a flush that took the lock for each would wait for it as often.
 const GROUPS_HELD_MAX: u32 = 64;
 
 /// The search for copies, which may need the tree lock (E2).
@@ -359,8 +373,8 @@ impl Lookup {
         }
     }
 
-    /// Looks for a copy, and once more under the tree lock if there is none. A copy that is missing then is made by a thread that will
-    /// find the marks cleared.
+    /// Looks for a copy, and once more under the tree lock if there is none. A copy that is
+    /// missing then is made by a thread that will find the marks cleared.
     #[inline]
     fn find<T>(&mut self, node: &'static Node, look: impl Fn() -> Option<T>) -> Option<T> {
         look().or_else(|| {
@@ -373,8 +387,8 @@ impl Lookup {
     }
 }
 
-/// Takes the words of one row, the last first. So a thread that adds in the order of the positions never shows its second addition
-/// without the first.
+/// Takes the words of one row, the last first. So a thread that adds in the order of the positions
+/// never shows its second addition without the first.
 #[inline]
 fn take_words<'w>(
     words: impl DoubleEndedIterator<Item = &'w AtomicU64> + ExactSizeIterator,

@@ -1,7 +1,8 @@
 //! Models of the statistics: every interleaving of a few calls, with up to three preemptions.
 //!
-//! The oracles are the promise of a `Fresh` read, and sums at rest. A thread knows its own additions and those made before it
-//! began: a read contains all of them. Each fault of `mutation` must make its model fail.
+//! The oracles are the promise of a `Fresh` read, and sums at rest. A thread knows its own
+//! additions and those made before it began: a read contains all of them. Each fault of `mutation`
+//! must make its model fail.
 
 mod copies;
 mod flushes;
@@ -20,7 +21,8 @@ use crate::stats::{flush, update};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
-/// The number of the subsystem that models add to; before it is the one that charges are counted in.
+/// The number of the subsystem that models add to; before it is the one that charges are counted
+/// in.
 const NUMBER: usize = 1;
 
 static SUBSYSTEMS: [Subsystem; 2] =

@@ -1,4 +1,5 @@
-//! Numbers of the built-in subsystems' statistics. How statistics work is in [`guide::statistics`](crate::guide::statistics).
+//! Numbers of the built-in subsystems' statistics. How statistics work is in
+//! [`guide::statistics`](crate::guide::statistics).
 
 pub(crate) mod copy;
 pub(crate) mod flush;

@@ -1,12 +1,14 @@
 //! Moves: a group's record moves or is given up while threads add to it.
 //!
-//! The mover buries each word, and adds its value in the new place (`memgroup_percpu::additive`). A thread that comes late finds the
-//! word dead and adds to the base word. A thread that added in time may have relied on a mark, and the flush that took it saw only the
-//! new place. So the mover marks each value that it brought.
+//! The mover buries each word, and adds its value in the new place (`memgroup_percpu::additive`).
+//! A thread that comes late finds the word dead and adds to the base word. A thread that added in
+//! time may have relied on a mark, and the flush that took it saw only the new place. So the mover
+//! marks each value that it brought.
 //!
-//! - I1. The mover holds the tree lock, and the turn to flush the record's subsystem: no flush sees a value between two places.
-//! - E1. add → bury → add → look: the mover is one more updater, in the new place (`update`). Loom:
-//!   `flushes_values_that_move`.
+//! - I1. The mover holds the tree lock, and the turn to flush the record's subsystem: no flush
+//!   sees a value between two places.
+//! - E1. add → bury → add → look: the mover is one more updater, in the new place (`update`).
+//!   Loom: `flushes_values_that_move`.
 
 use memgroup_percpu::{Fresh, Unlinked, additive};
 use memgroup_sync::{grace, interleave};
@@ -29,7 +31,8 @@ pub(crate) fn move_to(entry: &'static StatEntry, fresh: Fresh, turn: &FlushGuard
     }
 }
 
-/// Gives the record up, if there is one, and moves its values to the base words. The caller holds the tree lock.
+/// Gives the record up, if there is one, and moves its values to the base words. The caller holds
+/// the tree lock.
 pub(crate) fn move_to_base(entry: &'static StatEntry, turn: &FlushGuard) {
     debug_assert!(turn.is_of(entry));
     if let Some(old) = entry.record.unlink() {
@@ -63,7 +66,9 @@ fn bring_over(entry: &'static StatEntry, old: &Unlinked, target: impl Fn(usize) 
 
 /// A number that changes with every addition, and with no move. The caller holds the tree lock.
 ///
-/// A flush of the group does not change it, but a look during one may miss values on their way. It counts charges that the stocks served before a flush does, also where their bytes were returned.
+/// A flush of the group does not change it, but a look during one may miss values on their way. It
+/// counts charges that the stocks served before a flush does, also where their bytes were
+/// returned.
 pub(crate) fn activity(entry: &'static StatEntry, node: &'static Node) -> u64 {
     let section = grace::enter();
     let flushed = entry.flushed();

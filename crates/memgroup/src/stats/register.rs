@@ -24,6 +24,7 @@ pub(crate) fn register(
         publish();
         true
     };
-    // As a flush: a release that finds the turn taken meanwhile is left to this thread. Loom: `finishes_a_release_left_to_a_registration`.
+    // As a flush: a release that finds the turn taken meanwhile is left to this thread. Loom:
+    // `finishes_a_release_left_to_a_registration`.
     shared.statistics.register(subsystem, attach, |store| flush::lock(store.updates, shared).join(store))
 }

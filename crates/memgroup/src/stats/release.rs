@@ -1,18 +1,23 @@
 //! Release: moves the statistics of a released group to its ancestors, exactly once.
 //!
-//! A group's last byte may be returned inside an allocator, where no thread may wait for a flush. So a release takes the turn to flush
-//! each subsystem, one after the other, only if it is free. Otherwise the group stays dying until the thread that has the turn lets go,
-//! and finishes the release.
+//! A group's last byte may be returned inside an allocator, where no thread may wait for a flush.
+//! So a release takes the turn to flush each subsystem, one after the other, only if it is free.
+//! Otherwise the group stays dying until the thread that has the turn lets go, and finishes the
+//! release.
 //!
-//! - I1. A release runs under the tree lock, when the group has no charge and no handle. So no thread adds to its statistics.
-//! - I2. Each update tree has a list of the releases that are left to the thread with its turn. A group in a list is released by that
-//!   thread, or by the next that has the turn, and by no other.
-//! - I3. The values of some subsystems may have moved when the turn of another is taken. Nothing is added to them (I1), so the next try
-//!   moves the rest.
-//! - I4. A release takes no turn of a subsystem in which nothing was added to the group since its values were reset, and which no thread
-//!   flushes now: `StatEntry::is_unused` (`memgroup_percpu::Marks` E3).
-//! - E1. put into the list → try again; let go → look at the list: RMWs on the list's first. Either the second try finds the turn free, or
-//!   the thread that had it finds the group. Loom: `counts_once_in_a_flush_and_a_release`.
+//! - I1. A release runs under the tree lock, when the group has no charge and no handle. So no
+//!   thread adds to its statistics.
+//! - I2. Each update tree has a list of the releases that are left to the thread with its turn. A
+//!   group in a list is released by that thread, or by the next that has the turn, and by no
+//!   other.
+//! - I3. The values of some subsystems may have moved when the turn of another is taken. Nothing
+//!   is added to them (I1), so the next try moves the rest.
+//! - I4. A release takes no turn of a subsystem in which nothing was added to the group since its
+//!   values were reset, and which no thread flushes now: `StatEntry::is_unused`
+//!   (`memgroup_percpu::Marks` E3).
+//! - E1. put into the list → try again; let go → look at the list: RMWs on the list's first.
+//!   Either the second try finds the turn free, or the thread that had it finds the group. Loom:
+//!   `counts_once_in_a_flush_and_a_release`.
 
 use memgroup_percpu::additive;
 use memgroup_sync::atomic::Ordering;
@@ -31,7 +36,8 @@ use crate::tree::topology::Tree;
 /// Releases are finished so many at a time, with the tree lock held.
 const RELEASES_HELD_MAX: u32 = 64;
 
-/// Moves the statistics of `node` to its ancestors, or leaves the release to the thread that flushes. Whether they were moved.
+/// Moves the statistics of `node` to its ancestors, or leaves the release to the thread that
+/// flushes. Whether they were moved.
 pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
     let id = node.id();
     if tree.is_unsettled(id) {
@@ -53,7 +59,8 @@ pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
     true
 }
 
-/// Finishes, when dropped, the releases that were left to this thread while it had the turn to flush `updates`.
+/// Finishes, when dropped, the releases that were left to this thread while it had the turn to
+/// flush `updates`.
 pub(crate) struct DeferredReleases {
     pub(crate) updates: &'static UpdateTree,
     pub(crate) shared: &'static Shared,
@@ -133,7 +140,8 @@ fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
     entry.mark().marked_rows(entry.store().misses_row() + 1)
 }
 
-/// Prefetches lines of a record that may have been idle for long, so that they are fetched together.
+/// Prefetches lines of a record that may have been idle for long, so that they are fetched
+/// together.
 fn prefetch(entry: &'static StatEntry) {
     const ROWS: usize = 2;
     if entry.record.is_linked() {

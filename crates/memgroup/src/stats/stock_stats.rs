@@ -5,9 +5,11 @@ use crate::state::stats::stat::StatKey;
 
 /// Figures of one group's stocks over all slots, since the group was created.
 ///
-/// Every charge of at least one byte is a hit or a miss. In a hierarchy without stock none is counted. The figures are those of the
-/// subsystem `memory` ([`Hierarchy::memory`](crate::Hierarchy::memory)) for the group alone. Uncharges are not counted, because that
-/// would cost a second atomic operation; `returns` counts those that overflowed the stock.
+/// Every charge of at least one byte is a hit or a miss. In a hierarchy without stock none is
+/// counted. The figures are those of the subsystem `memory`
+/// ([`Hierarchy::memory`](crate::Hierarchy::memory)) for the group alone. Uncharges are not
+/// counted, because that would cost a second atomic operation; `returns` counts those that
+/// overflowed the stock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct StockStats {
@@ -43,7 +45,8 @@ impl StockStats {
     pub(crate) fn of(values: &[i64], prepaid_bytes: u64) -> StockStats {
         let value = |key: StatKey| values[key.index()] as u64;
         StockStats {
-            // Misses may exceed charges for a moment where a thread changed its slot between the two additions.
+            // Misses may exceed charges for a moment where a thread changed its slot between the two
+            // additions.
             hits: value(memory::CHARGES).saturating_sub(value(memory::STOCK_MISSES)),
             misses: value(memory::STOCK_MISSES),
             refills: value(memory::STOCK_REFILLS),

@@ -1,12 +1,15 @@
 //! Update: adds to a statistic, on the thread's own slot.
 //!
-//! One atomic addition, then a look at the group's mark on this slot. A thread that finds no mark sets it, and the next flush visits
-//! the group. An update waits for nothing and allocates nothing. An addition that finds no record, or one that is being moved, goes
-//! to a base word, which is always there. So do all additions to a removed group without a record, which gets no new one.
+//! One atomic addition, then a look at the group's mark on this slot. A thread that finds no mark
+//! sets it, and the next flush visits the group. An update waits for nothing and allocates
+//! nothing. An addition that finds no record, or one that is being moved, goes to a base word,
+//! which is always there. So do all additions to a removed group without a record, which gets no
+//! new one.
 //!
-//! - E1. add → look; clear → take: the skip race. The look follows the addition, and a flush clears the mark before it takes the
-//!   words. Both change each word by an RMW, also a word that is zero. So an addition that is too late for the flush follows the
-//!   flush's RMW, and finds the mark cleared. Loom: `flushes_or_marks_each_update`.
+//! - E1. add → look; clear → take: the skip race. The look follows the addition, and a flush
+//!   clears the mark before it takes the words. Both change each word by an RMW, also a word that
+//!   is zero. So an addition that is too late for the flush follows the flush's RMW, and finds the
+//!   mark cleared. Loom: `flushes_or_marks_each_update`.
 
 use memgroup_percpu::additive;
 use memgroup_sync::atomic::Ordering;
@@ -43,8 +46,8 @@ pub(crate) fn count_drain(node: &'static Node, bytes: u64) {
     count(node, memory::STOCK_DRAINED, bytes);
 }
 
-/// Adds to a statistic of the subsystem with this number. The caller has checked that there is such a statistic, and that it may
-/// change so.
+/// Adds to a statistic of the subsystem with this number. The caller has checked that there is
+/// such a statistic, and that it may change so.
 #[inline(always)]
 pub(crate) fn add(node: &'static Node, number: usize, index: usize, delta: i64) {
     // A node that was given back has none: a scope has outlived its group by long.
@@ -55,7 +58,8 @@ pub(crate) fn add(node: &'static Node, number: usize, index: usize, delta: i64) 
 
 #[inline(always)]
 pub(crate) fn add_to(entry: &'static StatEntry, node: &'static Node, index: usize, delta: i64) {
-    // Nothing is called in between, as in `Node::charge`. The mark's address is known before the addition is made.
+    // Nothing is called in between, as in `Node::charge`. The mark's address is known before the
+    // addition is made.
     if let Some((slot, word)) = entry.record.fast_access(&node.fast_slot, index)
         && let Some(mark) = entry.mark.word(slot)
     {

@@ -1,7 +1,7 @@
 //! Drain: empties the stocks of a group in every slot from the calling thread.
 //!
-//! A drain needs no flag, no worker and no system call of its own, and leaves out no open stock. It
-//! makes one compare-and-swap for each open stock. When it returns, the bytes are back in the
+//! A drain needs no flag, no worker and no system call of its own, and leaves out no open stock.
+//! It makes one compare-and-swap for each open stock. When it returns, the bytes are back in the
 //! counters. The kernel queues work on every CPU that holds stock and does not wait for it. Seed
 //! `000` moved that to the draining CPU, under a lock of each stock. Here a stock has no lock.
 //!
@@ -43,8 +43,8 @@ fn words(node: &'static Node, within: HolderSlots) -> impl Iterator<Item = (usiz
     })
 }
 
-/// The bytes that left a group's stocks, and the grants of those stocks. When this is dropped, also
-/// in a panic, the grants are returned.
+/// The bytes that left a group's stocks, and the grants of those stocks. When this is dropped,
+/// also in a panic, the grants are returned.
 pub(crate) struct Taken {
     pub(crate) node: &'static Node,
     pub(crate) amount: Drained,
@@ -116,8 +116,8 @@ fn settled(cell: &AtomicU64, mut waits_for: impl FnMut(Word) -> bool) -> Word {
     }
 }
 
-/// Empties the group's open stocks, which are no longer open afterwards. When it returns, the bytes
-/// are back in the counters. The caller must hold the group.
+/// Empties the group's open stocks, which are no longer open afterwards. When it returns, the
+/// bytes are back in the counters. The caller must hold the group.
 pub(crate) fn empty(node: &'static Node) -> Taken {
     let mut taken = Taken::new(node);
     let slots = node.take_slots();

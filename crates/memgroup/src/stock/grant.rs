@@ -1,5 +1,5 @@
-//! Grant: how a stock is opened, or gets a larger cap, in such a way that a thread which decides on
-//! a refusal misses none.
+//! Grant: how a stock is opened, or gets a larger cap, in such a way that a thread which decides
+//! on a refusal misses none.
 //!
 //! ```text
 //!   PENDING ─▶ grant at each level ─▶ list for walks ─▶ pass each level's word

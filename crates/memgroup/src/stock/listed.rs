@@ -2,8 +2,8 @@
 //!
 //! A hit counts its attempt in the addition that it makes anyway, and does nothing else, so it
 //! cannot mark its group for the next flush. The first attempt on a word that is not LISTED
-//! therefore takes the slow path, marks the group, and sets LISTED. A flush that takes the attempts
-//! clears LISTED again.
+//! therefore takes the slow path, marks the group, and sets LISTED. A flush that takes the
+//! attempts clears LISTED again.
 //!
 //! - I1. The attempts in a word that is LISTED were marked after the last flush that took attempts
 //!   from it. A thread that finds the word not LISTED marks the group.

@@ -78,8 +78,8 @@ impl Stock {
         Stock { node, slot, word, _section: section }
     }
 
-    /// Does the same for a caller that has not held the group since. Returns `None` if the node was
-    /// given back in the meantime.
+    /// Does the same for a caller that has not held the group since. Returns `None` if the node
+    /// was given back in the meantime.
     pub(crate) fn again(node: &'static Node, slot: usize, word: &'static AtomicU64) -> Option<Stock> {
         let stock = Stock::held(node, slot, word);
         interleave::point();
@@ -166,9 +166,9 @@ impl Pending<'_> {
         Pending { stock }
     }
 
-    /// Ends the section: gives the stock the cap that `grant` is for, which must be reserved in the
-    /// budget, and leaves `deposit` bytes in it. Returns whether it could. If not, the section ends
-    /// as by [`end`](Self::end), and the grant is returned.
+    /// Ends the section: gives the stock the cap that `grant` is for, which must be reserved in
+    /// the budget, and leaves `deposit` bytes in it. Returns whether it could. If not, the
+    /// section ends as by [`end`](Self::end), and the grant is returned.
     pub(crate) fn open(self, grant: Grant, cap: u64, deposit: u64) -> bool {
         let is_open = self.stock.update(|word| word.opened(cap).settled(deposit)).is_some();
         if is_open {
@@ -226,8 +226,8 @@ pub(crate) fn withdraw(stock: &Stock, bytes: u64) -> u64 {
 }
 
 /// Returns the cap that a stock asks for next: at first enough for two charges like this one, then
-/// twice the one it has. A stock that was drained asks for its old cap. `cap_max` does not apply to
-/// charges that need more.
+/// twice the one it has. A stock that was drained asks for its old cap. `cap_max` does not apply
+/// to charges that need more.
 pub(crate) fn next_cap(word: Word, bytes: u64, cap_max: u64) -> u64 {
     const FIRST: u64 = 512;
     let fitting = (2 * bytes).next_power_of_two().max(FIRST);

@@ -1,6 +1,7 @@
 //! The online children of one group, in steps with a bounded hold of the tree lock.
 //!
-//! - B1. A group that is created or removed between two steps may be left out or not. One that is online from the first step to the last comes once.
+//! - B1. A group that is created or removed between two steps may be left out or not. One that is
+//!   online from the first step to the last comes once.
 
 use crate::tree::name::NAME_MAX;
 use crate::tree::node::Node;

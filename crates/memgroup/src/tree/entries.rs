@@ -35,19 +35,23 @@ pub(super) struct Entry {
     pub(super) depth: u16,
     /// Owners of the group; 0 where no owner removes it.
     pub(super) owners: u32,
-    /// When it was created; if it is dying, when it was removed. In nanoseconds of the tree's clock.
+    /// When it was created; if it is dying, when it was removed. In nanoseconds of the tree's
+    /// clock.
     pub(super) since: u64,
     pub(super) name: Name,
     pub(super) parent: NodeId,
     pub(super) first_child: NodeId,
     pub(super) next_sibling: NodeId,
     pub(super) previous_sibling: NodeId,
-    /// The group below it that was removed first of those that are dying; `TOP`: none is (`topology::dying`).
+    /// The group below it that was removed first of those that are dying; `TOP`: none is
+    /// (`topology::dying`).
     pub(super) first_dying: NodeId,
-    /// If it is dying, the next dying group of its parent, and the one before; the first one has the last before it.
+    /// If it is dying, the next dying group of its parent, and the one before; the first one has
+    /// the last before it.
     pub(super) next_dying: NodeId,
     pub(super) previous_dying: NodeId,
-    /// The highest of its online children, and what hangs before and after itself among its siblings (`topology::named`).
+    /// The highest of its online children, and what hangs before and after itself among its
+    /// siblings (`topology::named`).
     pub(super) links: [NodeId; 3],
     /// How many of those children there are.
     pub(super) named: u32,
@@ -56,7 +60,8 @@ pub(super) struct Entry {
     /// Groups right below it that are large (`topology::bounds`).
     pub(super) large_children: u32,
     pub(super) bounds: Bounds,
-    /// The next in the same list of releases that are left to a thread with a turn to flush; the last links to itself. `TOP`: in none.
+    /// The next in the same list of releases that are left to a thread with a turn to flush; the
+    /// last links to itself. `TOP`: in none.
     pub(super) next_unsettled: NodeId,
 }
 

@@ -1,4 +1,5 @@
-//! Errors. Those of the charge path are `Copy` and allocate nothing; names are resolved when they are printed.
+//! Errors. Those of the charge path are `Copy` and allocate nothing; names are resolved when they
+//! are printed.
 
 use core::fmt;
 use core::time::Duration;
@@ -18,25 +19,28 @@ pub enum ChargeErrorKind {
     Offline,
     /// No counter can hold so much (256 TiB), at any limit.
     TooLarge,
-    /// Tests inject failures into the group ([`Group::inject_failures_at`](crate::Group::inject_failures_at)), and this is
-    /// one.
+    /// Tests inject failures into the group
+    /// ([`Group::inject_failures_at`](crate::Group::inject_failures_at)), and this is one.
     Injected,
     /// The charge waited until its deadline, and the group named by the error had no room for it.
     Deadline,
     /// All waits of the group were ended while the charge waited.
     Woken,
-    /// As [`Refused`](ChargeErrorKind::Refused), while a group was being stopped for memory there: it had not freed enough yet.
-    /// [`held_by`](ChargeError::held_by) names it. The charge may succeed soon: ask again, or wait with a deadline.
+    /// As [`Refused`](ChargeErrorKind::Refused), while a group was being stopped for memory there:
+    /// it had not freed enough yet. [`held_by`](ChargeError::held_by) names it. The charge may
+    /// succeed soon: ask again, or wait with a deadline.
     VictimDying,
-    /// The charge was to wait as a future ([`Group::charge`](crate::Group::charge)), and the hierarchy has no
-    /// [`Reclaimer`](crate::Reclaimer) which could make room for it. The other numbers are those of the refusal.
+    /// The charge was to wait as a future ([`Group::charge`](crate::Group::charge)), and the
+    /// hierarchy has no [`Reclaimer`](crate::Reclaimer) which could make room for it. The other
+    /// numbers are those of the refusal.
     NoReclaimer,
 }
 
 /// A charge that was not made. Nothing was charged anywhere.
 ///
-/// Printed, it completes the phrase "failed to ...". It names the group that refused, which is often an ancestor of the one charged. It is
-/// `Copy`, and made without allocating. `Display` looks the group's path up when it prints.
+/// Printed, it completes the phrase "failed to ...". It names the group that refused, which is
+/// often an ancestor of the one charged. It is `Copy`, and made without allocating. `Display`
+/// looks the group's path up when it prints.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy};
@@ -66,7 +70,8 @@ pub struct ChargeError {
 struct Holder {
     group: GroupId,
     usage: u64,
-    /// Its even share; `DYING` for a group that is being stopped, and `UNKNOWN` where no group is known. An `Option` would take more room.
+    /// Its even share; `DYING` for a group that is being stopped, and `UNKNOWN` where no group is
+    /// known. An `Option` would take more room.
     even: u64,
 }
 
@@ -120,7 +125,8 @@ impl ChargeError {
         ChargeError { kind, held_by: Holder { group: victim, usage, even: DYING }, ..self }
     }
 
-    /// The same refusal, where `group` is the largest of those above their even share, with its usage and that share.
+    /// The same refusal, where `group` is the largest of those above their even share, with its
+    /// usage and that share.
     pub(crate) fn beside(self, (group, usage, even): (GroupId, u64, u64)) -> ChargeError {
         ChargeError { held_by: Holder { group, usage, even }, ..self }
     }
@@ -150,8 +156,8 @@ impl ChargeError {
         self.asked
     }
 
-    /// Usage of the group that refused, in bytes, at the instant of the refusal. It leaves out the prepaid bytes of the group itself; those of
-    /// groups below may be in it.
+    /// Usage of the group that refused, in bytes, at the instant of the refusal. It leaves out the
+    /// prepaid bytes of the group itself; those of groups below may be in it.
     pub fn usage(&self) -> u64 {
         self.usage
     }
@@ -161,20 +167,23 @@ impl ChargeError {
         limit::given(self.max)
     }
 
-    /// Bytes below that limit that this charge was to leave free, for groups within their [`min`](crate::Group::set_min) or `low`; 0 where none are
-    /// protected.
+    /// Bytes below that limit that this charge was to leave free, for groups within their
+    /// [`min`](crate::Group::set_min) or `low`; 0 where none are protected.
     pub fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// Whether the group's fair share of the one above refused ([`Group::set_share`](crate::Group::set_share)). [`max`](ChargeError::max) is that share
+    /// Whether the group's fair share of the one above refused
+    /// ([`Group::set_share`](crate::Group::set_share)). [`max`](ChargeError::max) is that share
     /// then.
     pub fn is_by_share(&self) -> bool {
         self.is_share
     }
 
-    /// The group that has the memory which the charge was to get, as far as it is known: the one that is being stopped; else, where the group that
-    /// refused gives [fair shares](crate::Group::set_share), the largest of those right below it that were above their even share.
+    /// The group that has the memory which the charge was to get, as far as it is known: the one
+    /// that is being stopped; else, where the group that refused gives [fair
+    /// shares](crate::Group::set_share), the largest of those right below it that were above their
+    /// even share.
     pub fn held_by(&self) -> Option<GroupId> {
         (self.held_by.even != UNKNOWN).then_some(self.held_by.group)
     }

@@ -1,4 +1,5 @@
-//! Handles: the references that a user holds to a hierarchy and to a group. Their methods stand with the mechanisms that they reach.
+//! Handles: the references that a user holds to a hierarchy and to a group. Their methods stand
+//! with the mechanisms that they reach.
 //!
 //! `lifecycle::remove` gives a handle back, and frees a group that nothing holds any more.
 
@@ -13,11 +14,13 @@ use crate::tree::shared::Shared;
 
 /// A tree of groups, with its root.
 ///
-/// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of it. When the last one is
-/// dropped, all groups are removed. Bytes still charged are accounted until their [`Charge`](crate::Charge)s are dropped. The memory of the
-/// groups goes back then, if it is more than 256 KiB. That waits for a grace period, mostly 10 to 20 ms, and interrupts the CPUs that run the
-/// process (TLB shootdowns). The rest, some hundreds of KiB, is kept for the next hierarchy of the same [`Config`](crate::Config). If eight wait
-/// already, only their tables are kept, some 100 KiB, and hierarchies of other configurations use them too
+/// A handle: clones are the same tree. The tree lives as long as any `Hierarchy` or [`Group`] of
+/// it. When the last one is dropped, all groups are removed. Bytes still charged are accounted
+/// until their [`Charge`](crate::Charge)s are dropped. The memory of the groups goes back then, if
+/// it is more than 256 KiB. That waits for a grace period, mostly 10 to 20 ms, and interrupts the
+/// CPUs that run the process (TLB shootdowns). The rest, some hundreds of KiB, is kept for the
+/// next hierarchy of the same [`Config`](crate::Config). If eight wait already, only their tables
+/// are kept, some 100 KiB, and hierarchies of other configurations use them too
 /// ([page](crate::guide::lifetime)).
 ///
 /// ```
@@ -72,8 +75,8 @@ impl Eq for Hierarchy {}
 
 /// A group: a node of the tree that memory is charged to.
 ///
-/// A handle, `Send` and `Sync`; clones are the same group. Dropping handles does not remove the group, [`remove`](Group::remove)
-/// does. A handle on a removed group stays good for reading.
+/// A handle, `Send` and `Sync`; clones are the same group. Dropping handles does not remove the
+/// group, [`remove`](Group::remove) does. A handle on a removed group stays good for reading.
 pub struct Group {
     node: &'static Node,
 }

@@ -1,17 +1,21 @@
-//! Holders: the groups below a level that may hold prepaid bytes, so that a drain or a refusal visits those and no others.
+//! Holders: the groups below a level that may hold prepaid bytes, so that a drain or a refusal
+//! visits those and no others.
 //!
 //! ```text
 //!   level ── first ──▶ child ⇄ child ⇄ child       the children with a grant in them or below, each with the slots of its own open stocks
 //! ```
 //!
-//! A grant (`stock::grant`) lists its group at the level above, and that one at its own level above, up to the top. A walk takes the first
-//! child, pins it and puts it last. It takes it off the list when no grant is left in it.
+//! A grant (`stock::grant`) lists its group at the level above, and that one at its own level
+//! above, up to the top. A walk takes the first child, pins it and puts it last. It takes it off
+//! the list when no grant is left in it.
 //!
-//! - I1. A group in or below which a stock is open is listed at the level above it, and so on up. A listed group may hold nothing.
-//! - I2. A list changes under the lock of its level (`Shared::holder_lock`), which is held for a few instructions. A group is taken off
-//!   before its node is released, under the tree lock.
-//! - E1. grant → list, take off → look at the grant: a SeqCst fence between on both sides. The granting thread finds the group taken off,
-//!   and lists it again; or the walk finds the grant, and leaves the group listed. The same holds for a group's slots. Loom:
+//! - I1. A group in or below which a stock is open is listed at the level above it, and so on up.
+//!   A listed group may hold nothing.
+//! - I2. A list changes under the lock of its level (`Shared::holder_lock`), which is held for a
+//!   few instructions. A group is taken off before its node is released, under the tree lock.
+//! - E1. grant → list, take off → look at the grant: a SeqCst fence between on both sides. The
+//!   granting thread finds the group taken off, and lists it again; or the walk finds the grant,
+//!   and leaves the group listed. The same holds for a group's slots. Loom:
 //!   `a_refusal_is_never_caused_by_stock`, `finds_a_stock_in_a_slot_that_is_listed_still`.
 
 use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -103,7 +107,8 @@ impl Node {
         self.holders.is_listed.store(u32::from(listed), Ordering::Relaxed);
     }
 
-    /// Lists the group and its slot for walks, up to the top. The caller has made the grant known at each level.
+    /// Lists the group and its slot for walks, up to the top. The caller has made the grant known
+    /// at each level.
     pub(crate) fn list_holder(&'static self, slot: usize) {
         // ORDERING: SeqCst; E1.
         fence(Ordering::SeqCst);
@@ -127,10 +132,11 @@ impl Node {
         }
     }
 
-    /// The next child that may hold prepaid bytes, pinned. `None` if `walk` has had the first one: then it has had all,
-    /// unless another walk moved some to the end meanwhile.
+    /// The next child that may hold prepaid bytes, pinned. `None` if `walk` has had the first one:
+    /// then it has had all, unless another walk moved some to the end meanwhile.
     pub(crate) fn next_holder(&'static self, walk: u32) -> Option<&'static Node> {
-        // ORDERING: Relaxed; a look without the lock. A walk for a refusal repeats it until no grant is left.
+        // ORDERING: Relaxed; a look without the lock. A walk for a refusal repeats it until no grant is
+        // left.
         if NodeId(self.holders.first.load(Ordering::Relaxed)) == TOP {
             return None;
         }
@@ -171,7 +177,8 @@ impl Node {
         }
     }
 
-    /// Takes a removed group off its list for good: no grant is left in it, and no thread holds it that could make one. Whether that is done.
+    /// Takes a removed group off its list for good: no grant is left in it, and no thread holds it
+    /// that could make one. Whether that is done.
     pub(crate) fn is_unlisted_for_good(&'static self) -> bool {
         self.unlist_holder();
         !self.is_listed()

@@ -4,11 +4,15 @@
 //!   from the top, level by level, below each group:  online groups by name, then dying groups in the order of their removal
 //! ```
 //!
-//! - I1. The listing holds each group that it finds. So neither its place nor those of the groups above it are given to others.
-//! - I2. Nothing is allocated with the tree lock held, because an allocator that charges may need the lock.
-//! - P1. A listing visits the groups that it lists, and no other: what is dying elsewhere costs it nothing.
-//! - B1. A group that is created meanwhile may be missing, with all groups below it. One that is removed meanwhile is listed, as
-//!   dying if its parent's dying groups are visited after the removal.
+//! - I1. The listing holds each group that it finds. So neither its place nor those of the groups
+//!   above it are given to others.
+//! - I2. Nothing is allocated with the tree lock held, because an allocator that charges may need
+//!   the lock.
+//! - P1. A listing visits the groups that it lists, and no other: what is dying elsewhere costs it
+//!   nothing.
+//! - B1. A group that is created meanwhile may be missing, with all groups below it. One that is
+//!   removed meanwhile is listed, as dying if its parent's dying groups are visited after the
+//!   removal.
 //! - B2. A group that is closing has no name and isn't dying yet, so it is not listed, nor is any
 //!   group below it. That lasts from the beginning of `remove_all`, or of the last owner's drop,
 //!   until the group itself is removed. A callback of `on_end` that runs between two of those
@@ -57,13 +61,15 @@ enum Last {
     Done,
 }
 
-/// Groups of a subtree, each after its parent. Siblings are in the order of their names, dying ones last.
+/// Groups of a subtree, each after its parent. Siblings are in the order of their names, dying
+/// ones last.
 pub(crate) struct Listing {
     pub(crate) groups: Vec<Listed>,
     names: String,
 }
 
-/// The dying groups below `top`, in the order of their removal. If any group of the hierarchy is dying, it visits all groups below `top`.
+/// The dying groups below `top`, in the order of their removal. If any group of the hierarchy is
+/// dying, it visits all groups below `top`.
 pub(crate) fn dying(top: &Group) -> Vec<(Group, Instant)> {
     if !top.node().shared().tree.lock().has_dying() {
         return Vec::new();
@@ -162,7 +168,8 @@ impl Listing {
         }
     }
 
-    /// Finds up to `most` online children of the group at position `at`, which come after the one of this name.
+    /// Finds up to `most` online children of the group at position `at`, which come after the one
+    /// of this name.
     fn find_online(&mut self, tree: &Tree, at: usize, last: Option<Range<usize>>, most: usize) -> Last {
         let (shared, parent) = (self.groups[0].group.node().shared(), self.groups[at].group.node().id());
         let before = self.groups.len();
@@ -176,7 +183,8 @@ impl Listing {
         Last::Online(self.groups.last().map(|listed| listed.name.clone()))
     }
 
-    /// Finds up to `most` dying groups right below the group at position `at`, which were removed after the last one.
+    /// Finds up to `most` dying groups right below the group at position `at`, which were removed
+    /// after the last one.
     fn find_dying(&mut self, tree: &Tree, at: usize, last: Option<NodeId>, most: usize) -> Last {
         let (shared, parent) = (self.groups[0].group.node().shared(), self.groups[at].group.node().id());
         let mut found = (0, last);
@@ -189,8 +197,8 @@ impl Listing {
         if found.0 < most { Last::Done } else { Last::Dying(found.1) }
     }
 
-    /// A group that was online when it was found first, and was removed since, may have been found again: it is listed once, as dying. So are the
-    /// groups below it.
+    /// A group that was online when it was found first, and was removed since, may have been found
+    /// again: it is listed once, as dying. So are the groups below it.
     fn join_twice_found(&mut self) {
         let mut places: HashMap<u32, usize> = HashMap::with_capacity(self.groups.len());
         for at in 0..self.groups.len() {
@@ -203,7 +211,8 @@ impl Listing {
         }
     }
 
-    /// Sorts the groups so that each is followed by all groups below it. Groups without a listed parent are left out (B1).
+    /// Sorts the groups so that each is followed by all groups below it. Groups without a listed
+    /// parent are left out (B1).
     fn in_order(mut self) -> Listing {
         let mut first_child = vec![None; self.groups.len()];
         let mut next_sibling = vec![None; self.groups.len()];
@@ -220,7 +229,8 @@ impl Listing {
                 stack.push((next, parent));
             }
             let Some(group) = listed[at].take() else { continue };
-            // A parent is removed after its children: one that looked online was removed after its place was visited.
+            // A parent is removed after its children: one that looked online was removed after its place was
+            // visited.
             let removed = group.removed.or(parent.and_then(|parent: usize| ordered[parent].removed));
             ordered.push(Listed { parent, removed, ..group });
             if let Some(child) = first_child[at] {
@@ -248,7 +258,8 @@ mod tests {
         (answer, VISITS.get())
     }
 
-    /// A hierarchy with a small subtree that has prepaid bytes, and many groups beside it, of which some are dying.
+    /// A hierarchy with a small subtree that has prepaid bytes, and many groups beside it, of
+    /// which some are dying.
     fn small_beside_many() -> (Hierarchy, Group, Vec<crate::Charge>) {
         let hierarchy = Hierarchy::new(Config::new()).unwrap();
         let small = hierarchy.create("/small").unwrap();

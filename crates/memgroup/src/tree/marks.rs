@@ -1,9 +1,11 @@
 //! Marks: whether a charge or an uncharge has anything to do at a group besides its counter.
 //!
-//! One word in a line of the node that a charge reads anyway. For most groups it is 0. Then no `min` or `low` is set here or right below, the group
-//! has no fair share and gives none, no kill waits for its usage to fall, and no failure is injected.
+//! One word in a line of the node that a charge reads anyway. For most groups it is 0. Then no
+//! `min` or `low` is set here or right below, the group has no fair share and gives none, no kill
+//! waits for its usage to fall, and no failure is injected.
 //!
-//! - I1. Marks of settings and the mark of injected failures change under the tree lock, the mark of a kill under the lock of `oom::victims`.
+//! - I1. Marks of settings and the mark of injected failures change under the tree lock, the mark
+//!   of a kill under the lock of `oom::victims`.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 use memgroup_sync::erasable;
@@ -28,7 +30,8 @@ impl Marks {
     /// Whether the group has a setting of `min` or `low`.
     #[inline(always)]
     pub(crate) fn is_protected(&self) -> bool {
-        // ORDERING: Relaxed; a thread that changed the usage after the setter's look has acquired the mark with that change (`protect::used` E1).
+        // ORDERING: Relaxed; a thread that changed the usage after the setter's look has acquired the mark
+        // with that change (`protect::used` E1).
         self.bits.load(Ordering::Relaxed) & PROTECTED != 0
     }
 
@@ -51,7 +54,8 @@ impl Marks {
         self.bits.load(Ordering::Relaxed) >= CHILD
     }
 
-    /// Whether charges are to leave bytes free here: for protected groups right below, or for the fair shares of others.
+    /// Whether charges are to leave bytes free here: for protected groups right below, or for the
+    /// fair shares of others.
     #[inline(always)]
     pub(crate) fn keeps_free(&self) -> bool {
         // ORDERING: Relaxed, as in `is_protected_below`.
@@ -94,7 +98,8 @@ impl Marks {
     }
 
     pub(crate) fn protect(&self, _tree: &Tree, is_set: bool) {
-        // Published by the setter's look at the usage; a thread that still finds the mark finds nothing to record.
+        // Published by the setter's look at the usage; a thread that still finds the mark finds nothing to
+        // record.
         self.turn(PROTECTED, is_set);
     }
 

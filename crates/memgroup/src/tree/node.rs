@@ -1,23 +1,28 @@
 //! Node: the record of one group that the charge path touches.
 //!
-//! Nodes are cells of chunks (`memgroup_sync::Chunk`), so a `&'static Node` is always good memory. A node is given to a new group, or
-//! given back, only when its group is offline, nothing is charged to it and it has no handle (`control::release`). So a
-//! [`Charge`](crate::Charge) needs no reference count: its bytes are the reference. A charge of zero bytes counts as a handle instead.
+//! Nodes are cells of chunks (`memgroup_sync::Chunk`), so a `&'static Node` is always good memory.
+//! A node is given to a new group, or given back, only when its group is offline, nothing is
+//! charged to it and it has no handle (`control::release`). So a [`Charge`](crate::Charge) needs
+//! no reference count: its bytes are the reference. A charge of zero bytes counts as a handle
+//! instead.
 //!
-//! A node that was given back is *erased*: it has no hierarchy, no parent, no words and generation 0. These refer to nodes that they do
-//! not hold, and so expect erased ones: marks of statistics, scopes and stalls with forgotten guards, and threads between an uncharge and its
-//! aftermath.
+//! A node that was given back is *erased*: it has no hierarchy, no parent, no words and generation
+//! 0. These refer to nodes that they do not hold, and so expect erased ones: marks of statistics,
+//! scopes and stalls with forgotten guards, and threads between an uncharge and its aftermath.
 //!
-//! A node's per-CPU words are not in the node. Its place has a stock word on each slot, which never moves. The statistics are records
-//! that the entries point to, which move, and go when the group is idle (`lifecycle::records`). A free node keeps them for its next group.
+//! A node's per-CPU words are not in the node. Its place has a stock word on each slot, which
+//! never moves. The statistics are records that the entries point to, which move, and go when the
+//! group is idle (`lifecycle::records`). A free node keeps them for its next group.
 //!
 //! - I1. usage > 0, or handles > 0, or online ⇒ the node is not released.
 //! - I2. `up` changes only while the node is free.
-//! - I3. In an offline group usage rises, and handles are made from nothing, only under the tree lock.
-//! - I4. `stock` leads to the words of its place from the making of the node until it is given back. So a thread that found it in
-//!   a section finds words of the same place until the section ends.
-//! - I5. `parent` and `depth` change only while the node is free, and a group's parent is released after it. A thread that holds a node, or holds
-//!   off releases, may climb.
+//! - I3. In an offline group usage rises, and handles are made from nothing, only under the tree
+//!   lock.
+//! - I4. `stock` leads to the words of its place from the making of the node until it is given
+//!   back. So a thread that found it in a section finds words of the same place until the section
+//!   ends.
+//! - I5. `parent` and `depth` change only while the node is free, and a group's parent is released
+//!   after it. A thread that holds a node, or holds off releases, may climb.
 
 use core::mem::offset_of;
 
@@ -120,15 +125,16 @@ pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
 
 pub(crate) type NodeChunk = Chunk<Node>;
 
-/// While it lives, charges and uncharges of a group bypass its stock. Where one ends and another begins at the same moment, the second may
-/// find the stock in use again.
+/// While it lives, charges and uncharges of a group bypass its stock. Where one ends and another
+/// begins at the same moment, the second may find the stock in use again.
 pub(crate) struct StockBypass {
     node: &'static Node,
 }
 
 impl Drop for StockBypass {
     fn drop(&mut self) {
-        // ORDERING: AcqRel; the last one to end stores after all others have: else one's 0 could stay for ever.
+        // ORDERING: AcqRel; the last one to end stores after all others have: else one's 0 could stay for
+        // ever.
         if self.node.bypasses.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.node.use_stock();
         }
@@ -200,7 +206,8 @@ impl Node {
         self.shared.get().is_some_and(|shared| shared.is_inherited())
     }
 
-    /// The node at a place of the same hierarchy; `None` if there is none, or this node was given back.
+    /// The node at a place of the same hierarchy; `None` if there is none, or this node was given
+    /// back.
     #[inline]
     fn other(&self, id: NodeId) -> Option<&'static Node> {
         self.shared.get()?.node(id)
@@ -266,14 +273,16 @@ impl Node {
         self.kept.store(Some(parts), Ordering::Release);
     }
 
-    /// Takes away the parts that go with the node. The caller holds the tree lock and the place is free.
+    /// Takes away the parts that go with the node. The caller holds the tree lock and the place is
+    /// free.
     pub(crate) fn withdraw_parts(&self) -> Option<Withdrawn<NodeParts>> {
         self.parts.withdraw()
     }
 
     /// The group above, also where charges do not climb to it.
     pub(crate) fn parent(&self) -> Option<&'static Node> {
-        // ORDERING: Relaxed; written while the node was free (I5), published as `up` is, and by the marks that a flush finds.
+        // ORDERING: Relaxed; written while the node was free (I5), published as `up` is, and by the marks
+        // that a flush finds.
         self.other(NodeId(self.parent.load(Ordering::Relaxed)))
     }
 
@@ -308,7 +317,8 @@ impl Node {
         self.stat_entry(store.number).expect("a node that is in use has an entry in each store")
     }
 
-    /// Its place in the statistics of the subsystem with this number; `None` if there is no such subsystem.
+    /// Its place in the statistics of the subsystem with this number; `None` if there is no such
+    /// subsystem.
     #[inline(always)]
     pub(crate) fn find_entry(&'static self, number: usize) -> Option<&'static StatEntry> {
         self.stat_entry(number).filter(|entry| entry.find_store().is_some())
@@ -319,14 +329,16 @@ impl Node {
         (0..SUBSYSTEMS_MAX).map_while(|number| self.find_entry(number))
     }
 
-    /// Bytes that reclaim has asked caches of the group and below for, in calls that have not returned (`protect::spare`).
+    /// Bytes that reclaim has asked caches of the group and below for, in calls that have not
+    /// returned (`protect::spare`).
     pub(crate) fn asked(&self) -> &AtomicU64 {
         &self.references.asked
     }
 
     /// Whether no group below it is left, online or not.
     pub(crate) fn is_childless(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `lose_child`: statistics that the child left to its ancestors are seen.
+        // ORDERING: Acquire; pairs with the Release in `lose_child`: statistics that the child left to its
+        // ancestors are seen.
         self.references.children.load(Ordering::Acquire) == 0
     }
 
@@ -337,7 +349,8 @@ impl Node {
         self.pin_inner();
     }
 
-    /// A group below it was released, and its statistics were settled; the caller holds the tree lock and looks after its release.
+    /// A group below it was released, and its statistics were settled; the caller holds the tree
+    /// lock and looks after its release.
     pub(crate) fn lose_child(&self) {
         // ORDERING: Release; pairs with the Acquire in `is_childless`.
         self.references.children.fetch_sub(1, Ordering::Release);
@@ -347,7 +360,8 @@ impl Node {
     /// The next level that is charged with this one.
     #[inline(always)]
     pub(crate) fn up(&self) -> Option<&'static Node> {
-        // ORDERING: Relaxed; written while the node was free, published by the tree lock that gave out the handle (I2).
+        // ORDERING: Relaxed; written while the node was free, published by the tree lock that gave out the
+        // handle (I2).
         self.up.load(Ordering::Relaxed)
     }
 
@@ -358,7 +372,8 @@ impl Node {
         bytes.wrapping_sub(1) < self.stock_charge_max.load(Ordering::Relaxed)
     }
 
-    /// While the guard lives, charges and uncharges of this thread bypass the stock, and mostly those of others too.
+    /// While the guard lives, charges and uncharges of this thread bypass the stock, and mostly
+    /// those of others too.
     pub(crate) fn bypass_stock(&'static self) -> StockBypass {
         // ORDERING: Relaxed, both; for this thread (`stocks`).
         self.bypasses.fetch_add(1, Ordering::Relaxed);
@@ -367,7 +382,8 @@ impl Node {
         StockBypass { node: self }
     }
 
-    /// Has the charges of the group draw for a failure, and bypass the stock, or no longer. The caller holds the tree lock.
+    /// Has the charges of the group draw for a failure, and bypass the stock, or no longer. The
+    /// caller holds the tree lock.
     pub(crate) fn inject(&self, is_on: bool) {
         self.marks.set_injection(is_on);
         // ORDERING: Relaxed, both; as in `bypass_stock`.
@@ -386,8 +402,9 @@ impl Node {
         }
     }
 
-    /// The group's stock was evicted, or it can have none now: its next charges go to the counters. Else groups that are too many for the budget would evict each
-    /// other's stocks at each charge.
+    /// The group's stock was evicted, or it can have none now: its next charges go to the
+    /// counters. Else groups that are too many for the budget would evict each other's stocks
+    /// at each charge.
     pub(crate) fn back_off(&self, charges: u32) {
         // ORDERING: Relaxed, all; a measure for speed alone.
         let left = self.counter.backing_off().load(Ordering::Relaxed);
@@ -397,7 +414,8 @@ impl Node {
         self.stock_charge_max.store(0, Ordering::Relaxed);
     }
 
-    /// A charge goes to the counters. The last one of those that back off has the stock used again.
+    /// A charge goes to the counters. The last one of those that back off has the stock used
+    /// again.
     #[inline]
     pub(crate) fn count_exact(&self) {
         // ORDERING: Relaxed, all; as in `back_off`. Of charges at one time one may not count.
@@ -438,8 +456,9 @@ impl Node {
 
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
-        // ORDERING: Acquire; pairs with the Release in `adopt`: a thread that finds the new group finds its parent, too. Else a
-        // walk of shrinkers could take it for a child of the last group's parent.
+        // ORDERING: Acquire; pairs with the Release in `adopt`: a thread that finds the new group finds
+        // its parent, too. Else a walk of shrinkers could take it for a child of the last group's
+        // parent.
         self.generation.load(Ordering::Acquire)
     }
 
@@ -449,7 +468,8 @@ impl Node {
         self.generation() % 2 == 1
     }
 
-    /// The node becomes a new group: its place in the tree. The caller holds the tree lock and the node is free.
+    /// The node becomes a new group: its place in the tree. The caller holds the tree lock and the
+    /// node is free.
     pub(crate) fn adopt(&self, up: Option<&'static Node>, parent: NodeId, depth: u32) {
         // ORDERING: Relaxed, all; published by the tree lock.
         self.up.store(up, Ordering::Relaxed);
@@ -481,7 +501,8 @@ impl Node {
         GroupId::new(self.id(), self.generation())
     }
 
-    /// The group is released: ids and forgotten scope guards of it are stale from now on. The caller holds the tree lock.
+    /// The group is released: ids and forgotten scope guards of it are stale from now on. The
+    /// caller holds the tree lock.
     pub(crate) fn leave(&self) {
         // ORDERING: Relaxed, both; compared under the tree lock, or by a scope without a guarantee.
         let generation = self.generation.load(Ordering::Relaxed);
@@ -497,12 +518,12 @@ global! {
     static GENERATIONS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A generation that no group of the process has had, for a group that is created: it is odd. The one after it is
-/// the node's when the group is released.
+/// A generation that no group of the process has had, for a group that is created: it is odd. The
+/// one after it is the node's when the group is released.
 ///
-/// One count for all nodes makes a generation unique by itself. So a node that goes to another hierarchy needs no
-/// memory of the generations that it had, and a pair of node and generation that two threads' stores have mixed up
-/// names no group.
+/// One count for all nodes makes a generation unique by itself. So a node that goes to another
+/// hierarchy needs no memory of the generations that it had, and a pair of node and generation
+/// that two threads' stores have mixed up names no group.
 fn next_generation() -> u64 {
     // ORDERING: Relaxed; a number by itself.
     GENERATIONS.fetch_add(2, Ordering::Relaxed).wrapping_add(1)

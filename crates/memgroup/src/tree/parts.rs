@@ -1,7 +1,9 @@
-//! Parts: the state that the layers above the tree keep for each group and for each hierarchy, made when it is first needed.
+//! Parts: the state that the layers above the tree keep for each group and for each hierarchy,
+//! made when it is first needed.
 //!
-//! The tree knows the names of the parts and nothing else of them. So a layer's state may refer to groups, while the tree
-//! refers to no layer above it. Each layer declares the [`Key`] of its part. Most groups have no part at all.
+//! The tree knows the names of the parts and nothing else of them. So a layer's state may refer to
+//! groups, while the tree refers to no layer above it. Each layer declares the [`Key`] of its
+//! part. Most groups have no part at all.
 
 use core::any::Any;
 use core::marker::PhantomData;

@@ -1,23 +1,30 @@
-//! Shared: the data of one hierarchy, and the table of its nodes. See [`guide::lifetime`](crate::guide::lifetime).
+//! Shared: the data of one hierarchy, and the table of its nodes. See
+//! [`guide::lifetime`](crate::guide::lifetime).
 //!
-//! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can point to their node without a
-//! reference count. When the last handle of a hierarchy is gone and the last byte released, it waits in a pool for the
-//! next hierarchy of the same shape: the settings may be others, the slots and the size of the tables may not. So a process keeps as many as it had
-//! at one time of each shape, or a few more, without their nodes and with little per-CPU memory (`control::release`, `lifecycle::maintenance`).
+//! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can
+//! point to their node without a reference count. When the last handle of a hierarchy is gone and
+//! the last byte released, it waits in a pool for the next hierarchy of the same shape: the
+//! settings may be others, the slots and the size of the tables may not. So a process keeps as
+//! many as it had at one time of each shape, or a few more, without their nodes and with little
+//! per-CPU memory (`control::release`, `lifecycle::maintenance`).
 //!
-//! Nodes come in chunks of `CHUNK` places. The addresses stay good after a chunk was given back (`memgroup_sync::Chunk`). A chunk goes when
-//! each of its places is free and has given up its record, and a grace period has passed. A thread that is late finds erased nodes.
+//! Nodes come in chunks of `CHUNK` places. The addresses stay good after a chunk was given back
+//! (`memgroup_sync::Chunk`). A chunk goes when each of its places is free and has given up its
+//! record, and a grace period has passed. A thread that is late finds erased nodes.
 //!
 //! - I1. A node does not move while its place has a group. Its place in the table is its `NodeId`.
-//! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed; bytes still charged keep
-//!   them dying.
-//! - I3. A chunk is erased after a grace period that began after it left the table, when every flush that began before is over, and when
-//!   no node of it has a handle. Nodes that ever had a part for walks of shrinkers or for kill hooks are erased when no group is left.
-//! - E1. Lock order: the turn to flush one subsystem's statistics, then the tree lock, then the pool or the queue of waiting charges,
-//!   then the list of all waits. A thread that has a turn or holds the tree lock takes a turn only if it is free. No foreign
-//!   code and no I/O runs under the tree lock, so a thread that waits for it waits for bounded steps of the engine only.
-//! - E2. The end of the last bytes → erasure: the thread that takes them pins the node in the section in which it took them
-//!   (`control::aftermath`). Loom: `a_node_is_there_until_the_aftermath_is_over`.
+//! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed;
+//!   bytes still charged keep them dying.
+//! - I3. A chunk is erased after a grace period that began after it left the table, when every
+//!   flush that began before is over, and when no node of it has a handle. Nodes that ever had a
+//!   part for walks of shrinkers or for kill hooks are erased when no group is left.
+//! - E1. Lock order: the turn to flush one subsystem's statistics, then the tree lock, then the
+//!   pool or the queue of waiting charges, then the list of all waits. A thread that has a turn or
+//!   holds the tree lock takes a turn only if it is free. No foreign code and no I/O runs under
+//!   the tree lock, so a thread that waits for it waits for bounded steps of the engine only.
+//! - E2. The end of the last bytes → erasure: the thread that takes them pins the node in the
+//!   section in which it took them (`control::aftermath`). Loom:
+//!   `a_node_is_there_until_the_aftermath_is_over`.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -61,7 +68,8 @@ struct OwnedNodes {
     spare: Spare,
 }
 
-/// Parts of the memory of a chunk of places. A part without an owner would be lost, so they wait for the next one that is made.
+/// Parts of the memory of a chunk of places. A part without an owner would be lost, so they wait
+/// for the next one that is made.
 #[derive(Default)]
 struct Spare {
     nodes: Option<NodeChunk>,
@@ -69,8 +77,8 @@ struct Spare {
     entries: Option<Chunk<MoreEntries>>,
 }
 
-/// The memory of one chunk of places: their nodes, and their flushed values in each store. The system backs all but the nodes when they are
-/// first written to.
+/// The memory of one chunk of places: their nodes, and their flushed values in each store. The
+/// system backs all but the nodes when they are first written to.
 struct Places {
     nodes: NodeChunk,
     rare: Chunk<RareWords>,
@@ -160,7 +168,8 @@ impl Places {
     }
 }
 
-/// Levels share their locks if their numbers differ by a multiple of this. No thread holds two locks of a kind.
+/// Levels share their locks if their numbers differ by a multiple of this. No thread holds two
+/// locks of a kind.
 const LEVEL_LOCKS: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
 
 #[derive(Default)]
@@ -171,7 +180,8 @@ struct LevelLocks {
     stalls: Mutex<()>,
 }
 
-/// The stock of one group may take this part of a slot's budget, for charges that are larger than most.
+/// The stock of one group may take this part of a slot's budget, for charges that are larger than
+/// most.
 const BUDGET_PARTS: u64 = 4;
 
 /// One hierarchy.
@@ -193,11 +203,13 @@ pub(crate) struct Shared {
     pub(crate) parts: HierarchyParts,
     /// The beginning of the hierarchy's clock.
     began: Instant,
-    /// The nodes of each chunk of places; nothing where no place of a chunk has a group or a record.
+    /// The nodes of each chunk of places; nothing where no place of a chunk has a group or a
+    /// record.
     chunks: Box<[AtomicRef<[Node; CHUNK_NODES]>]>,
     /// The memory of those nodes. A thread that holds this lock takes no other of the engine's.
     owned: Mutex<OwnedNodes>,
-    /// A lock for the lists of holders of each few groups (`tree::holders`), and one for the changes of each few levels.
+    /// A lock for the lists of holders of each few groups (`tree::holders`), and one for the
+    /// changes of each few levels.
     level_locks: [LevelLocks; LEVEL_LOCKS],
     /// Held while a group gets its first part.
     pub(crate) making_parts: Mutex<()>,
@@ -244,7 +256,8 @@ impl Shared {
         })
     }
 
-    /// Takes a hierarchy without a user over for one with this configuration, which has the same shape. The caller has it out of the pool.
+    /// Takes a hierarchy without a user over for one with this configuration, which has the same
+    /// shape. The caller has it out of the pool.
     pub(crate) fn take_over(&self, config: &Config) {
         debug_assert!(self.shape == config.shape());
         if config.scope_time_of > 0 {
@@ -263,7 +276,8 @@ impl Shared {
         self.stock_cap_max.get()
     }
 
-    /// The largest charge that a stock serves. A stock may have a larger cap than others for such charges.
+    /// The largest charge that a stock serves. A stock may have a larger cap than others for such
+    /// charges.
     pub(crate) fn stock_charge_max(&self) -> u64 {
         let cap_max = self.stock_cap_max();
         if cap_max == 0 {
@@ -280,18 +294,21 @@ impl Shared {
     /// The node at a place; `None` where there is none.
     #[inline]
     pub(crate) fn node(&'static self, id: NodeId) -> Option<&'static Node> {
-        // ORDERING: Acquire; pairs with the Release in `make_place`: a thread that finds the node finds it as it was made.
+        // ORDERING: Acquire; pairs with the Release in `make_place`: a thread that finds the node finds it
+        // as it was made.
         let chunk = self.chunks.get((id.0 / CHUNK) as usize)?.load(Ordering::Acquire)?;
         Some(&chunk[(id.0 % CHUNK) as usize])
     }
 
-    /// The nodes of all places, those of free ones too; the borrow of the tree is the proof of its lock.
+    /// The nodes of all places, those of free ones too; the borrow of the tree is the proof of its
+    /// lock.
     pub(crate) fn nodes(&'static self, tree: &Tree) -> impl Iterator<Item = &'static Node> {
         (0..tree.places()).filter_map(|at| self.node(NodeId(at)))
     }
 
-    /// Gives each node, those of free places too, a place in the statistics of one more subsystem. The borrow of the tree is the proof of
-    /// its lock. Whether it did: the system may refuse memory.
+    /// Gives each node, those of free places too, a place in the statistics of one more subsystem.
+    /// The borrow of the tree is the proof of its lock. Whether it did: the system may refuse
+    /// memory.
     pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) -> bool {
         let mut owned = self.owned.lock();
         let Some(taken) = take_values(std::iter::repeat_n(store, owned.chunks.len())) else { return false };
@@ -356,7 +373,8 @@ impl Shared {
         self.places.load(Ordering::Relaxed)
     }
 
-    /// The node of the group with this id, while it is online or dying. The borrow of the tree is the proof of its lock.
+    /// The node of the group with this id, while it is online or dying. The borrow of the tree is
+    /// the proof of its lock.
     pub(crate) fn find(&'static self, tree: &Tree, id: GroupId) -> Option<&'static Node> {
         let at = NodeId(id.node());
         let is_free = at.0 >= tree.places() || tree.state(at) == State::Free;
@@ -375,7 +393,8 @@ impl Shared {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes the nodes of the chunk in which `id` is, if there are none. Whether there are now: the system may refuse memory.
+    /// Makes the nodes of the chunk in which `id` is, if there are none. Whether there are now:
+    /// the system may refuse memory.
     pub(crate) fn make_place(&'static self, tree: &Tree, id: NodeId) -> bool {
         // ORDERING: Relaxed, as in `places`; written under the tree lock only.
         self.places.store(tree.places(), Ordering::Relaxed);
@@ -421,11 +440,11 @@ impl Shared {
         }
     }
 
-    /// Gives the nodes of a chunk back, after a grace period. All its places are free and have given up their records. The caller
-    /// holds the tree lock.
+    /// Gives the nodes of a chunk back, after a grace period. All its places are free and have
+    /// given up their records. The caller holds the tree lock.
     ///
-    /// A walk of shrinkers may have come to a node and hold it by nothing. So nodes that ever had a part for walks stay until no
-    /// group is left.
+    /// A walk of shrinkers may have come to a node and hold it by nothing. So nodes that ever had
+    /// a part for walks stay until no group is left.
     pub(crate) fn free_chunk(&self, tree: &Tree, number: u32) {
         let mut owned = self.owned.lock();
         let kept = |places: &Places| places.nodes.cells().iter().any(|node| node.kept_parts().is_some());
@@ -433,7 +452,8 @@ impl Shared {
             return;
         }
         let Some(places) = owned.chunks.remove(&number) else { return };
-        // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the chunk may still read it.
+        // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the
+        // chunk may still read it.
         self.chunks[number as usize].store(None, Ordering::Release);
         for (at, node) in (number * CHUNK..).zip(places.nodes.cells()) {
             if let Some(kept) = node.kept_parts() {
@@ -443,7 +463,8 @@ impl Shared {
         owned.retire(number, places);
     }
 
-    /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is left.
+    /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is
+    /// left.
     pub(crate) fn free_all_chunks(&self, tree: &mut Tree) {
         debug_assert!(tree.kept() == 0, "places have records, which would be lost");
         let numbers: Vec<u32> = self.owned.lock().chunks.keys().copied().collect();
@@ -465,11 +486,12 @@ impl Shared {
         (owned.limbo.bytes() + owned.parts.bytes()) as u64
     }
 
-    /// Gives the memory of nodes back for which the grace period is over, and that of parts; at most so many chunks, and as many parts for
-    /// each node of theirs. Returns the bytes of nodes.
+    /// Gives the memory of nodes back for which the grace period is over, and that of parts; at
+    /// most so many chunks, and as many parts for each node of theirs. Returns the bytes of
+    /// nodes.
     ///
-    /// A piece of a flush may refer to nodes that no group holds. `flushes_ended` tells, or waits for it, that those pieces are over which run
-    /// when it is called.
+    /// A piece of a flush may refer to nodes that no group holds. `flushes_ended` tells, or waits
+    /// for it, that those pieces are over which run when it is called.
     pub(crate) fn reclaim_nodes(&self, most: usize, flushes_ended: impl FnOnce() -> bool) -> u64 {
         let mut done = Vec::new();
         let mut owned = self.owned.lock();

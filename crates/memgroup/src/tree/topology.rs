@@ -1,18 +1,20 @@
 //! Tree: the groups, their parents and names, and the reuse of their places.
 //!
-//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here. Of the charge path, only the last
-//! byte of a removed group comes here.
+//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here. Of
+//! the charge path, only the last byte of a removed group comes here.
 //!
 //! ```text
 //!   Free ── create ──▶ Online ─────────── remove ──────────▶ Dying ── release ──▶ Free
 //!                        └── close ──▶ Closing ── remove ─────┘       (usage 0, no handle)
 //! ```
 //!
-//! A group is closing while the groups below it are removed, and it after them (`closing`). It has no name and gets no children.
+//! A group is closing while the groups below it are removed, and it after them (`closing`). It has
+//! no name and gets no children.
 //!
-//! - I1. A group pins its parent from creation to release, so no chain ever leads through a free node.
-//! - I2. A dying group is in no child list; it is in a list of its own (`dying`). A closing group is in the list of siblings, but not among the names. So the name may be used again at
-//!   once.
+//! - I1. A group pins its parent from creation to release, so no chain ever leads through a free
+//!   node.
+//! - I2. A dying group is in no child list; it is in a list of its own (`dying`). A closing group
+//!   is in the list of siblings, but not among the names. So the name may be used again at once.
 //! - I3. Walking a subtree allocates nothing: it may happen inside an allocator.
 
 use std::time::{Duration, Instant};
@@ -170,8 +172,8 @@ impl Tree {
         names.iter().rev().fold(String::new(), |path, name| path + "/" + name)
     }
 
-    /// Writes the path of a group to the end of `buffer`, and returns where it begins there. Of a path that is too long it writes the end, behind an
-    /// ellipsis. It allocates nothing.
+    /// Writes the path of a group to the end of `buffer`, and returns where it begins there. Of a
+    /// path that is too long it writes the end, behind an ellipsis. It allocates nothing.
     pub(crate) fn write_path(&self, id: NodeId, buffer: &mut [u8]) -> usize {
         const ELLIPSIS: &str = "…";
         let (mut begin, mut at) = (buffer.len(), id);
@@ -353,7 +355,8 @@ impl Tree {
         self.departed.len().min(self.dying as usize)
     }
 
-    /// Dying → Free: the place may be given to another group. Returns the parent; the caller returns the pin on it.
+    /// Dying → Free: the place may be given to another group. Returns the parent; the caller
+    /// returns the pin on it.
     pub(crate) fn release(&mut self, id: NodeId) -> Option<NodeId> {
         debug_assert!(self.is_dying(id));
         debug_assert!(self.entry(id).below == 0, "groups below it keep it (I1)");
@@ -375,13 +378,15 @@ impl Tree {
         self.entry(id).next_unsettled != TOP
     }
 
-    /// Leaves the release of a dying group to the thread that has the turn to flush `updates`. It is left to no thread yet.
+    /// Leaves the release of a dying group to the thread that has the turn to flush `updates`. It
+    /// is left to no thread yet.
     pub(crate) fn leave_unsettled(&mut self, id: NodeId, updates: &UpdateTree) {
         // ORDERING: Relaxed; written under the tree lock only.
         let first = NodeId(updates.unsettled.load(Ordering::Relaxed));
         self.entry_mut(id).next_unsettled = if first == TOP { id } else { first };
-        // ORDERING: AcqRel; Acquire: if the thread with the turn looked before, the next try sees that it let go. Release: a thread that
-        // sees the group there sees all that this one did before (`stats::release` E1).
+        // ORDERING: AcqRel; Acquire: if the thread with the turn looked before, the next try sees that it
+        // let go. Release: a thread that sees the group there sees all that this one did before
+        // (`stats::release` E1).
         updates.unsettled.swap(id.0, Ordering::AcqRel);
     }
 
@@ -406,7 +411,8 @@ impl Tree {
         self.in_use as usize + self.kept()
     }
 
-    /// The free place that has waited longest of those that may have kept a record; the caller takes it away.
+    /// The free place that has waited longest of those that may have kept a record; the caller
+    /// takes it away.
     pub(crate) fn strip(&mut self) -> Option<NodeId> {
         let id = self.free.get(self.bare).copied()?;
         self.bare += 1;
@@ -439,7 +445,8 @@ impl Tree {
         &mut self.noted[id.0 as usize]
     }
 
-    /// Forgets all places but the root's, when no group is left and no node. The next user of the hierarchy begins anew.
+    /// Forgets all places but the root's, when no group is left and no node. The next user of the
+    /// hierarchy begins anew.
     pub(crate) fn forget_places(&mut self) {
         debug_assert!(self.in_use == 0);
         (self.entries, self.places) = (Entries::default(), 1);
@@ -476,8 +483,9 @@ impl Tree {
 
     /// The group that comes after `at` in the subtree of `top`.
     ///
-    /// A walk may free the tree lock between two groups, while no group is released: it has a turn to flush. Groups are made at the beginning
-    /// of a list, and a removed one keeps its next sibling. So the walk misses no group that stays. It may come to removed ones.
+    /// A walk may free the tree lock between two groups, while no group is released: it has a turn
+    /// to flush. Groups are made at the beginning of a list, and a removed one keeps its next
+    /// sibling. So the walk misses no group that stays. It may come to removed ones.
     pub(crate) fn after(&self, at: NodeId, top: NodeId) -> Option<NodeId> {
         let first = self.entry(at).first_child;
         if first != TOP {

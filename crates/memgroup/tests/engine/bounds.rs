@@ -239,7 +239,8 @@ fn keep_one_tenant_from_taking_the_groups_of_all() {
     assert!(bob.create("request-1").is_ok());
 }
 
-/// Creates groups below the one of this path until there is no place, and uses each. Returns how many it created.
+/// Creates groups below the one of this path until there is no place, and uses each. Returns how
+/// many it created.
 fn take(h: &Hierarchy, groups_max: u32, path: &str) -> u32 {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let group = h.lookup(path).unwrap();

@@ -53,7 +53,8 @@ impl Shrinker for Pages {
     }
 }
 
-/// A charge at the top and one at the bottom, and a reclaim by hand, walk down to caches of the deepest groups.
+/// A charge at the top and one at the bottom, and a reclaim by hand, walk down to caches of the
+/// deepest groups.
 #[test]
 fn has_caches_at_256_levels_give_back_on_a_stack_of_32_kib() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).depth_max(DEPTH);

@@ -1,6 +1,6 @@
-//! The engine by its public surface, in one program: its tests share the process, as the tenants of
-//! a host do. A test that reads a figure of the whole process, or takes something away from it, has
-//! a program of its own.
+//! The engine by its public surface, in one program: its tests share the process, as the tenants
+//! of a host do. A test that reads a figure of the whole process, or takes something away from it,
+//! has a program of its own.
 //!
 //! To run the tests of one file: `cargo test -p memgroup --test engine share::`.
 #![cfg(not(memgroup_loom))]

@@ -1,9 +1,9 @@
-//! Stress of records that move, go and come back. Threads over virtual slots charge, hold, count, set limits, create and remove
-//! groups, while another one makes pass after pass of maintenance.
+//! Stress of records that move, go and come back. Threads over virtual slots charge, hold, count,
+//! set limits, create and remove groups, while another one makes pass after pass of maintenance.
 //!
-//! The oracle is conservation, group by group, each time the workers are at rest. Usage is the held bytes. Sums are the bytes added in
-//! the group and in all groups that are or were below it. Each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the
-//! short windows.
+//! The oracle is conservation, group by group, each time the workers are at rest. Usage is the
+//! held bytes. Sums are the bytes added in the group and in all groups that are or were below it.
+//! Each charge is a hit or a miss. Run it with `--cfg memgroup_yields` to open the short windows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -213,7 +213,8 @@ impl Drop for EndOnPanic {
     }
 }
 
-/// Checks the leaves when all workers are at rest, and the sums of all there is and was, which it returns. Maintenance goes on.
+/// Checks the leaves when all workers are at rest, and the sums of all there is and was, which it
+/// returns. Maintenance goes on.
 fn check(fixture: &Fixture, totals: &mut [Account; LEAVES]) -> Account {
     for (total, news) in totals.iter_mut().zip(std::mem::take(&mut *fixture.accounts.lock().unwrap())) {
         total.held_bytes = 0;

@@ -55,7 +55,8 @@ fn a_handle_uncharges_parts_also_after_its_group_was_removed() {
     }
 }
 
-/// Takes `bytes` back twice in each of the ways that do not check them, while other tenants charge and uncharge.
+/// Takes `bytes` back twice in each of the ways that do not check them, while other tenants charge
+/// and uncharge.
 fn break_the_contract(h: &Hierarchy, group: &Group, bytes: u64) {
     let parts = || group.try_charge(bytes).unwrap().into_parts();
     let owner = {

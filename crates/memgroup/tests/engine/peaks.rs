@@ -140,7 +140,8 @@ fn begins_a_reset_after_a_drain_with_charged_bytes() {
     assert_eq!(reader.read(), 1000);
 }
 
-/// Each thread holds a part of its own for a while; a reader that was reset before has to know of all of it.
+/// Each thread holds a part of its own for a while; a reader that was reset before has to know of
+/// all of it.
 #[test]
 fn no_peak_is_lost_while_readers_are_reset_and_threads_charge() {
     const PART: u64 = 1 << 20;

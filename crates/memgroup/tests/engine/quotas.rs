@@ -1,7 +1,9 @@
-//! Quotas: tenants that keep within their parts of a limit, which leave nothing over, are never refused by other tenants' doings.
+//! Quotas: tenants that keep within their parts of a limit, which leave nothing over, are never
+//! refused by other tenants' doings.
 //!
-//! The contrapositive of G1 with real threads, at several levels together: each tenant's bytes and the bytes that it asks for stay within its
-//! quota, and the quotas together are the limit above. So every refusal is wrong. Run it with `--cfg memgroup_yields`, too.
+//! The contrapositive of G1 with real threads, at several levels together: each tenant's bytes and
+//! the bytes that it asks for stay within its quota, and the quotas together are the limit above.
+//! So every refusal is wrong. Run it with `--cfg memgroup_yields`, too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -85,7 +87,8 @@ impl Tenant {
     }
 }
 
-/// Asks for one byte more than there can be, drains, and fills a group beside the tenants with idle stock.
+/// Asks for one byte more than there can be, drains, and fills a group beside the tenants with
+/// idle stock.
 fn disturb(parent: &Group, slots: usize, done: &AtomicBool) -> u64 {
     let (mut random, mut refused) = (Random(0x5eed), 0);
     // ORDERING: Relaxed; the end of the test.

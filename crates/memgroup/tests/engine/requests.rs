@@ -1,4 +1,5 @@
-//! Groups for requests: owned groups, removal with children, weak handles, and the record of an ended group.
+//! Groups for requests: owned groups, removal with children, weak handles, and the record of an
+//! ended group.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -115,7 +116,8 @@ fn ends_beside_threads_that_create_below() {
     assert_eq!((h.snapshot().groups.len(), h.root().usage_exact()), (1, 0));
 }
 
-/// Removals of a group and of groups below it at the same time: each group is removed, and told of, once.
+/// Removals of a group and of groups below it at the same time: each group is removed, and told
+/// of, once.
 #[test]
 fn removes_each_group_once_beside_other_removals() {
     let h = hierarchy();
@@ -230,11 +232,13 @@ fn an_owner_dropped_by_a_panic_removes_its_group() {
     }));
     assert_eq!(*outcome.unwrap_err().downcast::<&str>().unwrap(), "the request fails");
     assert_eq!(heard.recv().unwrap().path, "/request");
-    // The text of the panic was allocated in the group, which a charging allocator keeps until that is freed.
+    // The text of the panic was allocated in the group, which a charging allocator keeps until that is
+    // freed.
     assert_eq!((h.snapshot().groups.len() - h.dying().len(), scope::current()), (1, before));
 }
 
-/// Threads look up and drop owners of a few paths: each owner has an online group, and the path leads to it.
+/// Threads look up and drop owners of a few paths: each owner has an online group, and the path
+/// leads to it.
 #[test]
 fn a_new_owner_gets_a_living_group_beside_last_drops() {
     let h = hierarchy();
@@ -251,7 +255,8 @@ fn a_new_owner_gets_a_living_group_beside_last_drops() {
                     assert!(owner.is_online());
                     assert_eq!(h.lookup(&path).unwrap(), *owner, "the path leads to another group");
                     if owner.set_max(1 << 40).is_ok() && owner.oom_score() == 0 {
-                        // The first owner of each group: a second one finds the score, or adds a callback too.
+                        // The first owner of each group: a second one finds the score, or adds a callback
+                        // too.
                         owner.set_oom_score(1).unwrap();
                         began.fetch_add(1, Ordering::Relaxed);
                         let ended = Arc::clone(ended);
@@ -306,7 +311,8 @@ fn a_weak_handle_keeps_no_hierarchy_and_an_upgrade_does() {
     assert_eq!(weak.upgrade(), None);
 }
 
-/// Groups come and go while other threads upgrade weak handles: an upgrade finds its own group or none.
+/// Groups come and go while other threads upgrade weak handles: an upgrade finds its own group or
+/// none.
 #[test]
 fn an_upgrade_beside_releases_finds_its_own_group() {
     let h = hierarchy();

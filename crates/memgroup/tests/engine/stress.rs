@@ -1,7 +1,9 @@
-//! Stress: threads over virtual slots charge, free, cut and move; limits change, stocks are drained, groups come and go.
+//! Stress: threads over virtual slots charge, free, cut and move; limits change, stocks are
+//! drained, groups come and go.
 //!
-//! One oracle is conservation, group by group, each time all threads are at rest. The other is a sampler that never rests. It must
-//! never see usage rise above the limit in force. Run the test with `--cfg memgroup_yields` to open the short windows.
+//! One oracle is conservation, group by group, each time all threads are at rest. The other is a
+//! sampler that never rests. It must never see usage rise above the limit in force. Run the test
+//! with `--cfg memgroup_yields` to open the short windows.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -28,7 +30,8 @@ struct House {
     leaves: Vec<Group>,
     /// Charges on their way from the thread that made them to one that frees them.
     mailbox: Mutex<Vec<Charge>>,
-    /// Each limit ever set is different, so that two equal readings are of one limit in force all the time between.
+    /// Each limit ever set is different, so that two equal readings are of one limit in force all
+    /// the time between.
     next_limit: AtomicU64,
     rest: Barrier,
     /// How often a worker came to rest.
@@ -118,7 +121,8 @@ impl Worker<'_> {
         (at < self.charges.len()).then(|| self.charges.swap_remove(at))
     }
 
-    /// Creates, charges and removes a group. The thread that empties the mailbox frees its charges.
+    /// Creates, charges and removes a group. The thread that empties the mailbox frees its
+    /// charges.
     fn tenant_comes_and_goes(&mut self, step: usize) {
         let name = format!("tenant{step}-{}", self.random.below(u64::MAX));
         let tenant = self.house.parent.create(&name).unwrap();
@@ -132,7 +136,8 @@ impl Worker<'_> {
     }
 }
 
-/// Reads without pause; returns how often usage was seen above the limit, which only an old charge may cause.
+/// Reads without pause; returns how often usage was seen above the limit, which only an old charge
+/// may cause.
 fn sample(house: &House) -> u64 {
     let mut above = 0;
     let watched: Vec<_> = house.leaves.iter().chain([&house.parent]).collect();
@@ -156,8 +161,8 @@ fn sample(house: &House) -> u64 {
     above
 }
 
-/// Drains and lowers limits until all workers are at rest, in each round. Returns the drained bytes, and how often a limit was lowered below
-/// the usage.
+/// Drains and lowers limits until all workers are at rest, in each round. Returns the drained
+/// bytes, and how often a limit was lowered below the usage.
 fn disturb(house: &House) -> (u64, u64) {
     let (mut drained, mut above) = (0, 0);
     let mut random = Random(0x5eed);

@@ -13,7 +13,8 @@ use memgroup_percpu::pin_virtual;
 const SLOTS: usize = 4;
 /// Groups that are there at a time, and a place each for those that are dying.
 const AT_A_TIME: usize = 16;
-/// The most bytes by which the process may grow after its first tenth: some pages of the allocator, for any number of groups.
+/// The most bytes by which the process may grow after its first tenth: some pages of the
+/// allocator, for any number of groups.
 // An emulator's own memory grows while it translates code.
 const GROWTH_MOST: u64 = if cfg!(memgroup_emulated) { 4 << 20 } else { 1 << 20 };
 

@@ -1,7 +1,9 @@
 //! Oracles: assertions of the kernel's selftests of the memory controller, made about this engine.
 //!
-//! The assertions are rewritten, not copied. A process is a tenant, and anonymous memory is a charge that is held. The page cache is a cache with a
-//! shrinker, and the hook of the victim reports a kill. Where the kernel's figure has a tolerance and ours is exact, ours must be exact.
+//! The assertions are rewritten, not copied. A process is a tenant, and anonymous memory is a
+//! charge that is held. The page cache is a cache with a shrinker, and the hook of the victim
+//! reports a kill. Where the kernel's figure has a tolerance and ours is exact, ours must be
+//! exact.
 //!
 //! | kernel | here |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! The system refuses memory, at every place that asks for it. The error names the bytes and the group, charges stay exact, and nothing is
-//! lost. When the system has memory again, everything works.
+//! The system refuses memory, at every place that asks for it. The error names the bytes and the
+//! group, charges stay exact, and nothing is lost. When the system has memory again, everything
+//! works.
 
 use core::time::Duration;
 
@@ -136,7 +137,8 @@ fn tells_the_bytes_that_the_first_group_needed() {
     );
 }
 
-/// Runs the operations of groups on a thread for which requests of one kind fail from the `after`th on.
+/// Runs the operations of groups on a thread for which requests of one kind fail from the
+/// `after`th on.
 fn life_under_refusals(config: Config, call: Call, after: u64) {
     let hierarchy = used_on_all_slots(config, SLOTS);
     let levels = levels(&hierarchy);

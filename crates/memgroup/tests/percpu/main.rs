@@ -1,4 +1,5 @@
-//! Per-CPU memory of whole hierarchies: populated bytes, returned bytes, and refusals of the system.
+//! Per-CPU memory of whole hierarchies: populated bytes, returned bytes, and refusals of the
+//! system.
 //!
 //! The engine's figures are compared with the system's own (`smaps`).
 #![cfg(not(memgroup_loom))]
@@ -29,22 +30,24 @@ use memgroup_percpu::pin_virtual;
 
 /// Levels that the tests add to in their groups.
 const GAUGES: usize = 48;
-/// Bytes of a group on one slot: the stock word, which stays where it is, and the record of the levels. One that is charged a few
-/// times has no record of the built-in statistics.
+/// Bytes of a group on one slot: the stock word, which stays where it is, and the record of the
+/// levels. One that is charged a few times has no record of the built-in statistics.
 const STOCK_BYTES: u64 = 8;
 const GAUGES_BYTES: u64 = 8 * GAUGES as u64;
 /// Of one that is charged, and of one that is added to as well.
 const CHARGED_BYTES: u64 = STOCK_BYTES;
 const TENANT_BYTES: u64 = CHARGED_BYTES + GAUGES_BYTES;
 
-/// Places whose stock words go back to the system together, and the bytes of those words on one slot with the shift to the next slot.
+/// Places whose stock words go back to the system together, and the bytes of those words on one
+/// slot with the shift to the next slot.
 const PLACES_A_BLOCK: u64 = 512;
 const BLOCK_BYTES: u64 = PLACES_A_BLOCK * STOCK_BYTES + 128;
 
 /// The most that one addition may change a level by.
 const DELTA_MAX: i64 = 1 << 48;
 
-/// So many of those fit between two flushes, in each direction: one more leaves the range, and the next addition finds that.
+/// So many of those fit between two flushes, in each direction: one more leaves the range, and the
+/// next addition finds that.
 const RANGE_DELTAS: i64 = (1 << 61) / DELTA_MAX - 1;
 
 /// Holds off the other tests of this process.
@@ -97,7 +100,8 @@ fn maintain(hierarchy: &Hierarchy) -> PerCpuStats {
     hierarchy.percpu()
 }
 
-/// Creates and removes a group until `is_enough`: on a busy machine removals leave some of their steps to later calls.
+/// Creates and removes a group until `is_enough`: on a busy machine removals leave some of their
+/// steps to later calls.
 fn go_on(hierarchy: &Hierarchy, is_enough: impl Fn(&PerCpuStats) -> bool) {
     for _ in 0..100_000 {
         if is_enough(&hierarchy.percpu()) {
@@ -109,8 +113,8 @@ fn go_on(hierarchy: &Hierarchy, is_enough: impl Fn(&PerCpuStats) -> bool) {
     panic!("100,000 more calls return nothing: {:?}", hierarchy.percpu());
 }
 
-/// The most `populated_bytes` when the live records of the levels lie as densely as promised, in one chunk, and the stock words of so many
-/// places stay.
+/// The most `populated_bytes` when the live records of the levels lie as densely as promised, in
+/// one chunk, and the stock words of so many places stay.
 fn densely(stats: &PerCpuStats, places: u64) -> u64 {
     stats.live_bytes * 11 / 10 + stats.page_bytes * stats.slots as u64 + words_bytes(places, stats.slots)
 }

@@ -1,4 +1,5 @@
-//! Hierarchies that come and go, each with settings that no other one has: the memory of the ones before is used again.
+//! Hierarchies that come and go, each with settings that no other one has: the memory of the ones
+//! before is used again.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The script of seed `001` in small: a hundred groups with ten below each; the ten go, the hundred stay.
+//! The script of seed `001` in small: a hundred groups with ten below each; the ten go, the
+//! hundred stay.
 
 use core::time::Duration;
 

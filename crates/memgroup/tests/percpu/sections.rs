@@ -1,4 +1,5 @@
-//! A thread in a read section of its own cannot wait for a grace period, so its calls do without one.
+//! A thread in a read section of its own cannot wait for a grace period, so its calls do without
+//! one.
 
 use core::time::Duration;
 
@@ -55,7 +56,8 @@ fn ends_a_hierarchy_within_a_read_section() {
 #[test]
 #[should_panic(expected = "failed to maintain a hierarchy: this thread is in a read section")]
 fn panics_at_once_for_maintenance_in_a_section() {
-    // The panic is printed within the section: with a backtrace that takes longer than the end of a hierarchy waits for a grace period.
+    // The panic is printed within the section: with a backtrace that takes longer than the end of a
+    // hierarchy waits for a grace period.
     let _alone = alone();
     let hierarchy = Hierarchy::new(config(SLOTS)).unwrap();
     let _section = grace::enter();

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use memgroup::Hierarchy;
 
-/// Bytes of the hierarchy's per-CPU memory that have pages. The list of mappings does not tell: the system merges neighbouring mappings, and
-/// does not count pages there that were only read.
+/// Bytes of the hierarchy's per-CPU memory that have pages. The list of mappings does not tell:
+/// the system merges neighbouring mappings, and does not count pages there that were only read.
 pub(crate) fn resident_bytes(hierarchy: &Hierarchy) -> u64 {
     hierarchy.percpu_ranges().iter().map(present_bytes).sum()
 }

@@ -14,7 +14,8 @@ use crate::sleepers::Sleepers;
 
 /// The most charges that an actor holds.
 const HELD_MOST: usize = 96;
-/// The longest time after its deadline at which a call may return. It covers the time until a busy system runs the thread.
+/// The longest time after its deadline at which a call may return. It covers the time until a busy
+/// system runs the thread.
 pub(crate) const SLACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Actor<'h> {

@@ -1,4 +1,5 @@
-//! Steps of an actor besides charges: with caches and tenants, waits for events, and reads of reports.
+//! Steps of an actor besides charges: with caches and tenants, waits for events, and reads of
+//! reports.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -52,7 +53,8 @@ impl Actor<'_> {
         tenant.free();
     }
 
-    /// A group from the number `at` on that uses a part of its limit, and a number of bytes for which there is room only when it frees some.
+    /// A group from the number `at` on that uses a part of its limit, and a number of bytes for
+    /// which there is room only when it frees some.
     fn full_for(&self, at: usize, bytes: u64) -> Option<(Arc<Member>, u64)> {
         let members = self.house.members();
         let mut all = (0..members.len()).map(|more| &members[(at + more) % members.len()]);

@@ -51,8 +51,8 @@ pub(crate) fn charges(house: &House) {
     assert!(waits.is_empty(), "no thread is in a call, but these waits are listed: {waits:?}");
 }
 
-/// Checks that no shrinker call is owed: a reclaim of all bytes of a group asks each cache below it that is marked. It also checks that no group is dying
-/// without a byte or a handle.
+/// Checks that no shrinker call is owed: a reclaim of all bytes of a group asks each cache below
+/// it that is marked. It also checks that no group is dying without a byte or a handle.
 pub(crate) fn nothing_is_owed(house: &House) {
     let caches = lock(&house.caches).clone();
     let reports = house.hierarchy.shrinkers();
@@ -106,7 +106,8 @@ pub(crate) fn all(house: &House) {
     marks(house);
 }
 
-/// Compares even shares with the weights of the children that hold bytes: together they are less than the limit.
+/// Compares even shares with the weights of the children that hold bytes: together they are less
+/// than the limit.
 fn shares(house: &House) {
     for member in house.members().iter() {
         let (Some(factor), Some(max)) = (member.group.share(), member.group.max()) else { continue };
@@ -177,7 +178,8 @@ fn share(group: &Group, setting: u64, above: u64, used_by_all: u64, parent: &Gro
     used + part(above - used_by_all, group.usage() - used, unprotected)
 }
 
-/// Compares each group's protection with the one computed from settings and usages of its siblings and ancestors.
+/// Compares each group's protection with the one computed from settings and usages of its siblings
+/// and ancestors.
 fn protection(house: &House) {
     let root = house.hierarchy.root();
     let mut expected: BTreeMap<_, _> = BTreeMap::from([(root.id(), Protection::default())]);
@@ -213,8 +215,8 @@ fn protection(house: &House) {
     }
 }
 
-/// Whether the engine must allow the group a batch: at every level a slot's share of the room is at least 512 bytes, and no fair share or reservation
-/// takes of it.
+/// Whether the engine must allow the group a batch: at every level a slot's share of the room is
+/// at least 512 bytes, and no fair share or reservation takes of it.
 fn may_have_stock(house: &House, member: &Member) -> bool {
     let room = 512 * house.slots as u64;
     let has_room = |level: &Member| {
@@ -227,7 +229,8 @@ fn may_have_stock(house: &House, member: &Member) -> bool {
     house.settings.cap_bytes > 0 && member.group.is_online() && member.levels().all(has_room)
 }
 
-/// Checks that no stock stays closed without a reason. A group has a stock if it and all its ancestors are within their limits.
+/// Checks that no stock stays closed without a reason. A group has a stock if it and all its
+/// ancestors are within their limits.
 fn marks(house: &House) {
     let _pin = pin_virtual(0);
     let members = house.members().clone();

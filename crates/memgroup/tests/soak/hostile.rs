@@ -1,7 +1,7 @@
 //! Hostile: shrinkers and kill hooks that misbehave in one call of four.
 //!
-//! A callback keeps two rules. It only tries locks that a charging thread may hold, and a callback that hangs goes on after at most 1.5 ms.
-//! It keeps no other rule of the interface.
+//! A callback keeps two rules. It only tries locks that a charging thread may hold, and a callback
+//! that hangs goes on after at most 1.5 ms. It keeps no other rule of the interface.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,7 +123,8 @@ impl Cache {
         Some(cache)
     }
 
-    /// Charges up to `pages` pages, until one is refused. The charge may reclaim from this cache itself, so the thread holds no lock.
+    /// Charges up to `pages` pages, until one is refused. The charge may reclaim from this cache
+    /// itself, so the thread holds no lock.
     pub(crate) fn fill(&self, pages: u64, bytes: u64) -> u64 {
         for page in 0..pages {
             let Ok(charge) = self.member.group.try_charge(bytes) else { return page };
@@ -148,7 +149,8 @@ impl Cache {
         lock(&self.own).as_ref().map(act)
     }
 
-    /// How often it was asked, if reclaim must find it: it is registered, marked and not quarantined, and has pages.
+    /// How often it was asked, if reclaim must find it: it is registered, marked and not
+    /// quarantined, and has pages.
     pub(crate) fn asked_if_owed(&self, reports: &[ShrinkerReport]) -> Option<u64> {
         let id = self.with_registration(|own| own.registration().id())?;
         let is_well = reports.iter().any(|report| report.id == id && report.quarantine.is_none());
@@ -288,7 +290,8 @@ impl Tenant {
             late: Arc::clone(late),
             deaths: Arc::clone(deaths),
         });
-        // The hook holds no reference that keeps the tenant. It answers `Refused` if the tenant was dropped meanwhile.
+        // The hook holds no reference that keeps the tenant. It answers `Refused` if the tenant was
+        // dropped meanwhile.
         let told: Weak<Tenant> = Arc::downgrade(&tenant);
         let kept = Arc::clone(member);
         let hook = member.group.set_kill_hook(move |killing: &KillRequest<'_>| {

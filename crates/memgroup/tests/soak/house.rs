@@ -41,7 +41,8 @@ impl Figures {
 pub(crate) struct House {
     pub(crate) hierarchy: Hierarchy,
     pub(crate) slots: usize,
-    /// The root comes first. Groups that a hook has removed stay in the list until an actor prunes it.
+    /// The root comes first. Groups that a hook has removed stay in the list until an actor prunes
+    /// it.
     pub(crate) members: RwLock<Vec<Arc<Member>>>,
     pub(crate) accounts: Mutex<Vec<Weak<Account>>>,
     pub(crate) caches: Mutex<Vec<Arc<Cache>>>,

@@ -1,6 +1,7 @@
 //! Ledger: the figures that the engine should report, kept apart from it.
 //!
-//! - I1. An account exists exactly as long as the engine must keep its group. It must while the group is online, has a handle, a charged byte or a child.
+//! - I1. An account exists exactly as long as the engine must keep its group. It must while the
+//!   group is online, has a handle, a charged byte or a child.
 //! - I2. When an account ends, its events and statistics go to its parent's account.
 //! - B1. Accounts are exact when no actor is in a step.
 
@@ -105,7 +106,8 @@ pub(crate) struct Member {
     pub(crate) pressure: Mutex<[u64; 2]>,
     /// Events as they were last seen.
     pub(crate) seen: Mutex<[u64; EVENTS]>,
-    /// Keeps the parent's handle: a thread that can count events in this group counts them in the parent, too.
+    /// Keeps the parent's handle: a thread that can count events in this group counts them in the
+    /// parent, too.
     parent: Option<Arc<Member>>,
 }
 

@@ -1,8 +1,11 @@
-//! Soak: random trees, limits, charges of every form, hostile shrinkers and hooks, and readers of all reports, all at once.
+//! Soak: random trees, limits, charges of every form, hostile shrinkers and hooks, and readers of
+//! all reports, all at once.
 //!
-//! A seed decides the steps (`plan`). Actors are threads that carry out the steps in one hierarchy (`actors`, `beside`, `house`, `hostile`).
-//! Each step is entered in a ledger (`ledger`). While all actors are at rest, `check` compares the engine with the ledger. It does so after
-//! each step of a single actor, and every 1,500 steps of an actor among several. `watchdog` ends a run without progress, and lists every waiter.
+//! A seed decides the steps (`plan`). Actors are threads that carry out the steps in one hierarchy
+//! (`actors`, `beside`, `house`, `hostile`). Each step is entered in a ledger (`ledger`). While
+//! all actors are at rest, `check` compares the engine with the ledger. It does so after each step
+//! of a single actor, and every 1,500 steps of an actor among several. `watchdog` ends a run
+//! without progress, and lists every waiter.
 //!
 //! | variable | is |
 //! |---|---|
@@ -55,17 +58,20 @@ fn steps() -> u64 {
     variable("MEMGROUP_SOAK_STEPS").unwrap_or(100_000)
 }
 
-/// Prints a line on standard error at once, so that it is seen also if the test fails or hangs. The test harness does not capture it.
+/// Prints a line on standard error at once, so that it is seen also if the test fails or hangs.
+/// The test harness does not capture it.
 fn say(line: std::fmt::Arguments<'_>) {
     _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Threads that wait beside several actors. A single actor is checked after each step, when nothing else may be under way.
+/// Threads that wait beside several actors. A single actor is checked after each step, when
+/// nothing else may be under way.
 fn sleepers(actors: usize) -> usize {
     if cfg!(target_os = "linux") && actors > 1 { actors } else { 0 }
 }
 
-/// Runs `actors` actors with `steps` steps in all, and returns the hierarchy and its figures for further checks.
+/// Runs `actors` actors with `steps` steps in all, and returns the hierarchy and its figures for
+/// further checks.
 fn run(slots: usize, actors: usize, steps: u64, seed: u64) -> House {
     say(format_args!("soak: seed {seed}, {actors} actors on {slots} slots, {steps} steps"));
     let house = House::new(slots, seed);
@@ -198,7 +204,8 @@ fn the_watchdog_names_every_waiter_and_its_group() {
     });
 }
 
-/// At the next quiet moment after an uncharge, a wait that fits is over. Where it is not, `Sleepers::check` says so, without a clock.
+/// At the next quiet moment after an uncharge, a wait that fits is over. Where it is not,
+/// `Sleepers::check` says so, without a clock.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_waiter_that_fits_is_served_before_the_next_quiet_moment() {
@@ -224,7 +231,8 @@ fn a_waiter_that_fits_is_served_before_the_next_quiet_moment() {
     }
 }
 
-/// Repeats the run until the time is over, each time with another seed. It prints a line of figures every ten seconds.
+/// Repeats the run until the time is over, each time with another seed. It prints a line of
+/// figures every ten seconds.
 #[test]
 #[ignore = "goes on for as long as MEMGROUP_SOAK_SECONDS says"]
 fn agrees_with_the_ledger_until_time_is_over() {

@@ -1,7 +1,8 @@
 //! Plan: the steps of an actor, drawn from the seed alone.
 //!
-//! A step names groups, charges, caches and tenants by numbers. The actor takes each number modulo the count there is. So a plan does not depend on
-//! the outcome of its steps, and the same seed gives the same plan on every machine. Only the interleaving differs.
+//! A step names groups, charges, caches and tenants by numbers. The actor takes each number modulo
+//! the count there is. So a plan does not depend on the outcome of its steps, and the same seed
+//! gives the same plan on every machine. Only the interleaving differs.
 
 use crate::random::Random;
 

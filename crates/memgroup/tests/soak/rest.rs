@@ -1,4 +1,5 @@
-//! Rest: all actors meet, the last to arrive runs the check while the others wait, and all go on. If one has failed, none goes on.
+//! Rest: all actors meet, the last to arrive runs the check while the others wait, and all go on.
+//! If one has failed, none goes on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex};

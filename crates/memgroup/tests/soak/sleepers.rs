@@ -1,8 +1,10 @@
-//! Sleepers: threads that wait for room without a deadline, on their own or through a task, beside the actors. They show hangs without a clock.
+//! Sleepers: threads that wait for room without a deadline, on their own or through a task, beside
+//! the actors. They show hangs without a clock.
 //!
-//! At each quiet moment, when all threads sleep, `unserved` looks for a wait that would be over if nothing had been forgotten. A moment is quiet if no
-//! sleeper runs and none has run meanwhile, which the system's counts of context switches tell (`/proc/self/task/*/status`). A sleeper that wakes every
-//! 100 ms to ask shrinkers is asleep between.
+//! At each quiet moment, when all threads sleep, `unserved` looks for a wait that would be over if
+//! nothing had been forgotten. A moment is quiet if no sleeper runs and none has run meanwhile,
+//! which the system's counts of context switches tell (`/proc/self/task/*/status`). A sleeper that
+//! wakes every 100 ms to ask shrinkers is asleep between.
 
 use std::fmt::Write as _;
 use std::pin::pin;
@@ -245,8 +247,9 @@ impl Sleepers {
     }
 }
 
-/// Whether a charge must fit at this level: nothing that is kept free for others is in the way, and usage with the bytes is within the limit. Prepaid
-/// bytes count as used, so this says no where it is not sure.
+/// Whether a charge must fit at this level: nothing that is kept free for others is in the way,
+/// and usage with the bytes is within the limit. Prepaid bytes count as used, so this says no
+/// where it is not sure.
 fn fits(level: &Group, bytes: u64) -> bool {
     let is_plain =
         level.share().is_none() && level.children().iter().all(|child| child.min() == 0 && child.low() == 0);
@@ -254,7 +257,8 @@ fn fits(level: &Group, bytes: u64) -> bool {
         || is_plain && level.max().is_none_or(|max| level.usage().saturating_add(bytes) <= max)
 }
 
-/// A wait for room at a group where every charge that waits fits at all its levels. Then one of them should have been served, whatever their order.
+/// A wait for room at a group where every charge that waits fits at all its levels. Then one of
+/// them should have been served, whatever their order.
 fn unserved(house: &House) -> Option<String> {
     let waits: Vec<_> =
         house.hierarchy.waits().into_iter().filter(|wait| wait.kind == WaitKind::Charge).collect();

@@ -1,4 +1,5 @@
-//! Watchdog: when no actor has made a step for a minute, it prints every waiter with its reason, and ends the process.
+//! Watchdog: when no actor has made a step for a minute, it prints every waiter with its reason,
+//! and ends the process.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};

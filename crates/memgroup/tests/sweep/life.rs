@@ -1,4 +1,5 @@
-//! The life of groups: settings, statistics, events, triggers, snapshots, owners, removal with bytes, maintenance.
+//! The life of groups: settings, statistics, events, triggers, snapshots, owners, removal with
+//! bytes, maintenance.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,5 @@
-//! Charges at a limit: shrinkers that charge in their calls, hooks, queues of waiting charges, shares and reservations.
+//! Charges at a limit: shrinkers that charge in their calls, hooks, queues of waiting charges,
+//! shares and reservations.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ fn far() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A cache that charges its group for an index while it gives pages back. If that charge is refused, it gives back without an index.
+/// A cache that charges its group for an index while it gives pages back. If that charge is
+/// refused, it gives back without an index.
 #[derive(Default)]
 struct Cache {
     pages: Mutex<Vec<Charge>>,
@@ -112,7 +114,8 @@ fn sweep_charges_that_stop_a_victim() {
     });
 }
 
-/// Threads wait for room while the main thread frees it. The order of the threads varies, the oracle does not.
+/// Threads wait for room while the main thread frees it. The order of the threads varies, the
+/// oracle does not.
 #[test]
 fn sweep_charges_that_wait() {
     xtask::sweep::sweep("charges that wait", |run| {

@@ -1,8 +1,10 @@
-//! Sweeps: each scenario is repeated, and has its first charge refused, then its second, and so on, once and from then on. The same with the
-//! mappings and the chunks of nodes that the engine asks the system for. See `xtask::sweep`.
+//! Sweeps: each scenario is repeated, and has its first charge refused, then its second, and so
+//! on, once and from then on. The same with the mappings and the chunks of nodes that the engine
+//! asks the system for. See `xtask::sweep`.
 //!
-//! A scenario's oracle is a [`Book`]: every refusal reaches exactly one caller, with the kind `Injected`; after each step the root holds the bytes of
-//! the charges that were made; in the end every group reads 0, and the next operation works.
+//! A scenario's oracle is a [`Book`]: every refusal reaches exactly one caller, with the kind
+//! `Injected`; after each step the root holds the bytes of the charges that were made; in the end
+//! every group reads 0, and the next operation works.
 #![cfg(not(any(memgroup_loom, memgroup_emulated)))]
 
 mod charges;
@@ -65,7 +67,8 @@ impl Book {
         assert_eq!(self.hierarchy.root().usage_exact(), held + more);
     }
 
-    /// Ends the run: nothing is left, and every group works. Returns the number of charges that the run made.
+    /// Ends the run: nothing is left, and every group works. Returns the number of charges that
+    /// the run made.
     fn close(mut self) -> u64 {
         self.held.clear();
         self.check_refusals();

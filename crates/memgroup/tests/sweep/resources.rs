@@ -1,5 +1,6 @@
-//! What the engine asks the system for: address space for per-CPU memory, pages behind it, their return, and chunks of nodes. The N-th request is
-//! refused, in a process of its own, because memory that a process has had is used again.
+//! What the engine asks the system for: address space for per-CPU memory, pages behind it, their
+//! return, and chunks of nodes. The N-th request is refused, in a process of its own, because
+//! memory that a process has had is used again.
 
 use std::time::Duration;
 
@@ -48,8 +49,9 @@ impl Tenant {
     }
 }
 
-/// Makes a hierarchy with groups, subsystems and charges, has all per-CPU memory given back and fetched again, and removes the groups. Each call
-/// works, or fails with the error that it declares. Returns the hierarchy, if there was memory for one, and how many calls failed.
+/// Makes a hierarchy with groups, subsystems and charges, has all per-CPU memory given back and
+/// fetched again, and removes the groups. Each call works, or fails with the error that it
+/// declares. Returns the hierarchy, if there was memory for one, and how many calls failed.
 fn life(page: PageSize) -> (Option<Hierarchy>, u64) {
     let config = Config::with_slots(SlotSource::virtual_slots(SLOTS).unwrap())
         .page_size(page)
@@ -103,7 +105,8 @@ fn life(page: PageSize) -> (Option<Hierarchy>, u64) {
     (Some(hierarchy), failed)
 }
 
-/// Runs the life under refusals, and another one without. `may_fail`: whether a refusal may reach a caller at all.
+/// Runs the life under refusals, and another one without. `may_fail`: whether a refusal may reach
+/// a caller at all.
 fn survives<G>(
     run: Run,
     page: PageSize,

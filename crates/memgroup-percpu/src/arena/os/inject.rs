@@ -33,8 +33,8 @@ pub fn fail(call: Call, after: u64) -> Guard {
     fail_at(call, after + 1..=u64::MAX)
 }
 
-/// Makes requests of this kind fail on this thread whose number is in the range, until the guard is
-/// dropped. The next request has the number 1.
+/// Makes requests of this kind fail on this thread whose number is in the range, until the guard
+/// is dropped. The next request has the number 1.
 pub fn fail_at(call: Call, requests: RangeInclusive<u64>) -> Guard {
     let (first, last) = requests.into_inner();
     let plan = Plan { call, first, last, seen: 0 };

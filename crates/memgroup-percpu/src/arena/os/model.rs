@@ -1,5 +1,5 @@
-//! Regions under loom. Loom's atomics are not bytes. So a word is made at its first use, and a word
-//! of a small block when the block is handed out. To loom that is a write, so a word that two
+//! Regions under loom. Loom's atomics are not bytes. So a word is made at its first use, and a
+//! word of a small block when the block is handed out. To loom that is a write, so a word that two
 //! threads may use first belongs to a small block.
 //!
 //! Clearing and discarding are plain writes here (`with_mut`). So a model fails wherever a user's
@@ -33,8 +33,8 @@ impl Word {
     }
 }
 
-// SAFETY: the pointer is to a word that is kept for the execution, and loom's own atomics order its
-// uses.
+// SAFETY: the pointer is to a word that is kept for the execution, and loom's own atomics order
+// its uses.
 unsafe impl Send for Word {}
 
 type Words = Mutex<BTreeMap<usize, Word>>;

@@ -32,8 +32,8 @@ impl Place {
     ///
     /// # Safety
     ///
-    /// It lies within the region, at a multiple of 8, and the region stays mapped while the word is
-    /// used.
+    /// It lies within the region, at a multiple of 8, and the region stays mapped while the word
+    /// is used.
     #[inline(always)]
     pub(crate) unsafe fn word(self, offset: usize) -> &'static AtomicU64 {
         // SAFETY: within the region, by the caller's promise.

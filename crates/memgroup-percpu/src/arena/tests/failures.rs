@@ -1,5 +1,5 @@
-//! Every request to the system fails once, at every place. The error names it, nothing is lost, and
-//! the arena works afterwards.
+//! Every request to the system fails once, at every place. The error names it, nothing is lost,
+//! and the arena works afterwards.
 
 use super::{GROUP, Marked, arena, depopulate_all};
 use crate::arena::alloc::Arena;

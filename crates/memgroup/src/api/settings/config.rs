@@ -1,4 +1,5 @@
-//! The configuration of a hierarchy from serde: a key for each setting of [`Config`], named as its method.
+//! The configuration of a hierarchy from serde: a key for each setting of [`Config`], named as its
+//! method.
 
 use core::fmt;
 
@@ -97,8 +98,9 @@ impl<'de> Visitor<'de> for ConfigTable {
     }
 }
 
-/// With the feature `serde`. The keys are named as the methods, and each may be missing. Bytes are an integer, or a text such as `"64K"`; times are a text such as `"500ms"`. A wrong key or value is an error that names it and
-/// the allowed ones.
+/// With the feature `serde`. The keys are named as the methods, and each may be missing. Bytes are
+/// an integer, or a text such as `"64K"`; times are a text such as `"500ms"`. A wrong key or value
+/// is an error that names it and the allowed ones.
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Config, D::Error> {
         from.deserialize_map(ConfigTable)

@@ -1,7 +1,8 @@
 //! Settings from serde: of a hierarchy, of groups, and of whole trees.
 //!
-//! - I1. A [`GroupSpec`] and a [`TreeSpec`] have valid settings: each was checked when it was read. So applying one fails only where a group was
-//!   removed meanwhile, or where no group can be created.
+//! - I1. A [`GroupSpec`] and a [`TreeSpec`] have valid settings: each was checked when it was
+//!   read. So applying one fails only where a group was removed meanwhile, or where no group can
+//!   be created.
 //! - I2. A new setting of a group is a field, a line in `KEYS`, and a line in `Group::apply`.
 
 mod config;
@@ -39,8 +40,9 @@ use crate::tree::handle::Group;
 /// | `max_descendants` | `cgroup.max.descendants` | a whole number, or `"max"` for no bound |
 /// | `max_depth` | `cgroup.max.depth` | a whole number, or `"max"` for no bound |
 ///
-/// Bytes are an integer, or a text such as `"64M"` ([`parse_bytes`](crate::parse_bytes)). `high`, `low` and `min` above a `max` of the same table are an
-/// error. Errors name the key, the group and the allowed values.
+/// Bytes are an integer, or a text such as `"64M"` ([`parse_bytes`](crate::parse_bytes)). `high`,
+/// `low` and `min` above a `max` of the same table are an error. Errors name the key, the group
+/// and the allowed values.
 ///
 /// ```
 /// # use memgroup::{Config, GroupSpec, Hierarchy};
@@ -210,7 +212,8 @@ impl<'de> serde::Deserialize<'de> for GroupSpec {
     }
 }
 
-/// Why settings were not applied. Printed, it completes the phrase "failed to ...", and names the group.
+/// Why settings were not applied. Printed, it completes the phrase "failed to ...", and names the
+/// group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ApplyError {
@@ -220,7 +223,8 @@ pub enum ApplyError {
     Limit(LimitError),
     /// `min`, `low` or `reserve_min` was refused: the group was removed meanwhile.
     Protection(ProtectionError),
-    /// The share factor was refused: the group was removed meanwhile, or its hierarchy does not account the root.
+    /// The share factor was refused: the group was removed meanwhile, or its hierarchy does not
+    /// account the root.
     Share(ShareError),
     /// The weight was refused.
     Weight(WeightError),
@@ -265,11 +269,12 @@ impl std::error::Error for ApplyError {}
 
 /// Settings from serde.
 impl Group {
-    /// Applies the settings that `spec` has, and leaves all others. Each is in force as after its own method, such as [`set_max`](Group::set_max).
+    /// Applies the settings that `spec` has, and leaves all others. Each is in force as after its
+    /// own method, such as [`set_max`](Group::set_max).
     ///
     /// # Errors
-    /// The group was removed, or it is a root that is not accounted and `spec` has a share. Settings that stand earlier in the table of
-    /// [`GroupSpec`] are applied then.
+    /// The group was removed, or it is a root that is not accounted and `spec` has a share.
+    /// Settings that stand earlier in the table of [`GroupSpec`] are applied then.
     pub fn apply(&self, spec: &GroupSpec) -> Result<(), ApplyError> {
         if let Some(max) = spec.max {
             self.set_max(max)?;

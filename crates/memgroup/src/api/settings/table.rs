@@ -1,4 +1,5 @@
-//! Tables of settings: keys with plain values, read from any format of serde, with errors that name the key and the allowed values.
+//! Tables of settings: keys with plain values, read from any format of serde, with errors that
+//! name the key and the allowed values.
 
 use core::fmt;
 use core::time::Duration;
@@ -129,7 +130,8 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Sets `key` of `into`, from the value that follows in `table`. `owner` is the subject of errors: `group /a`. `others` are further keys of the table.
+/// Sets `key` of `into`, from the value that follows in `table`. `owner` is the subject of errors:
+/// `group /a`. `others` are further keys of the table.
 pub(super) fn set<'de, T, A: MapAccess<'de>>(
     keys: &'static [Key<T>],
     others: &[&'static str],

@@ -15,8 +15,9 @@ use crate::tree::name;
 
 /// Groups with their settings, read by serde and applied by [`Hierarchy::apply`].
 ///
-/// It is a table of groups by path. A group's table has the keys of [`GroupSpec`]. Its key `groups` is a table of the groups below it, by name.
-/// Both forms may be mixed; each group stands there once. The root is `/`.
+/// It is a table of groups by path. A group's table has the keys of [`GroupSpec`]. Its key
+/// `groups` is a table of the groups below it, by name. Both forms may be mixed; each group stands
+/// there once. The root is `/`.
 ///
 /// ```
 /// # use memgroup::{Config, Hierarchy, TreeSpec};
@@ -136,7 +137,8 @@ impl<'de> Deserialize<'de> for TreeSpec {
     }
 }
 
-/// Groups that were created for a tree. Those that are left when this is dropped are removed again.
+/// Groups that were created for a tree. Those that are left when this is dropped are removed
+/// again.
 struct Created(Vec<Group>);
 
 impl Drop for Created {
@@ -168,15 +170,19 @@ impl TreeSpec {
 
 /// Settings from serde.
 impl Hierarchy {
-    /// Creates the groups of `tree` that are missing, and applies its settings, parents before children. Other groups stay, and so do settings that it
-    /// does not have. Applied twice, it changes nothing the second time.
+    /// Creates the groups of `tree` that are missing, and applies its settings, parents before
+    /// children. Other groups stay, and so do settings that it does not have. Applied twice, it
+    /// changes nothing the second time.
     ///
-    /// First all groups are created, and then all settings applied. If a group cannot be created, those created before are removed again, and no
-    /// setting is changed. After that an error means that another thread removed a group meanwhile; settings of groups before it are applied then. A
-    /// new group is without its limits for a moment, in which others may charge it.
+    /// First all groups are created, and then all settings applied. If a group cannot be created,
+    /// those created before are removed again, and no setting is changed. After that an error
+    /// means that another thread removed a group meanwhile; settings of groups before it are
+    /// applied then. A new group is without its limits for a moment, in which others may charge
+    /// it.
     ///
     /// # Errors
-    /// A group cannot be created, or was removed meanwhile, or the root has a share and is not accounted. The error names the group.
+    /// A group cannot be created, or was removed meanwhile, or the root has a share and is not
+    /// accounted. The error names the group.
     pub fn apply(&self, tree: &TreeSpec) -> Result<(), ApplyError> {
         let root = tree.groups.get("/");
         if root.is_some_and(|spec| spec.share.is_some()) && !self.config().account_root {

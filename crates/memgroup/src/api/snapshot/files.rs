@@ -1,6 +1,8 @@
-//! Files: the settings and figures of a group as cgroup v2's files, read and written. One table has them all.
+//! Files: the settings and figures of a group as cgroup v2's files, read and written. One table
+//! has them all.
 //!
-//! A new setting is a field of [`Limits`], a line in `Limits::of`, and a line in `TABLE`. Any other new file is a line in `TABLE`.
+//! A new setting is a field of [`Limits`], a line in `Limits::of`, and a line in `TABLE`. Any
+//! other new file is a line in `TABLE`.
 
 mod error;
 
@@ -20,7 +22,8 @@ use crate::tree::entries::Bounds;
 use crate::tree::handle::{Group, Hierarchy};
 use crate::tree::listing::Listing;
 
-/// Rounds of reclaim in a row that free nothing, while other threads reclaim too, after which a write to `memory.reclaim` ends.
+/// Rounds of reclaim in a row that free nothing, while other threads reclaim too, after which a
+/// write to `memory.reclaim` ends.
 const FRUITLESS_MOST: u32 = 16;
 
 /// The longest text that a file takes, in bytes.
@@ -208,7 +211,8 @@ const TABLE: &[File] = &[
     read_only("io.stat", |g| stat(g, "io").unwrap_or_default()),
 ];
 
-/// Names of the files that every group has, `memory.max` first. A registered subsystem adds `<name>.stat`.
+/// Names of the files that every group has, `memory.max` first. A registered subsystem adds
+/// `<name>.stat`.
 pub const FILES: &[&str] = &{
     let mut names = [""; TABLE.len()];
     let mut at = 0;
@@ -287,8 +291,8 @@ pub struct GroupFile {
 
 /// Files of cgroup v2.
 impl Hierarchy {
-    /// The files that each group has now: [`FILES`] in their order, and then those of registered subsystems. A subsystem is never taken away, so a file
-    /// keeps its position.
+    /// The files that each group has now: [`FILES`] in their order, and then those of registered
+    /// subsystems. A subsystem is never taken away, so a file keeps its position.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -368,7 +372,8 @@ fn no_members(_: &Group, _: &str) -> Result<(), FileProblem> {
     ))
 }
 
-/// `memory.reclaim`: makes caches free so many bytes. Stocks do not count, because a drain frees no memory.
+/// `memory.reclaim`: makes caches free so many bytes. Stocks do not count, because a drain frees
+/// no memory.
 fn reclaim(group: &Group, text: &str) -> Result<(), FileProblem> {
     let mut words = text.split_whitespace();
     let asked_bytes = bytes(words.next().unwrap_or_default())?;
@@ -410,12 +415,13 @@ fn reclaim_bytes(group: &Group, asked_bytes: u64) -> Result<(), FileProblem> {
 
 /// Files of cgroup v2.
 impl Group {
-    /// Returns the text of the file with this name as it is now, in the format of cgroup v2; `None` if there is no such file, or
-    /// it can only be written.
+    /// Returns the text of the file with this name as it is now, in the format of cgroup v2;
+    /// `None` if there is no such file, or it can only be written.
     ///
-    /// [`FILES`] are the names that every group has. A registered subsystem adds `<name>.stat`. Settings, usage and events are a
-    /// few loads. A `.stat` file flushes the statistics of its subsystem. `cgroup.stat` and `cgroup.events` visit the groups
-    /// below. A removed group can be read.
+    /// [`FILES`] are the names that every group has. A registered subsystem adds `<name>.stat`.
+    /// Settings, usage and events are a few loads. A `.stat` file flushes the statistics of its
+    /// subsystem. `cgroup.stat` and `cgroup.events` visit the groups below. A removed group can
+    /// be read.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -435,13 +441,15 @@ impl Group {
 
     /// Applies `text` as writing it to the cgroup v2 file of this name does.
     ///
-    /// `memory.max` takes bytes (`512M`) or `max`, as [`set_max`](Group::set_max) does. `memory.reclaim` takes bytes, makes caches
-    /// free so many, as [`reclaim`](Group::reclaim) does, and waits for their callbacks. Blanks around the text are allowed, as `echo`
+    /// `memory.max` takes bytes (`512M`) or `max`, as [`set_max`](Group::set_max) does.
+    /// `memory.reclaim` takes bytes, makes caches free so many, as [`reclaim`](Group::reclaim)
+    /// does, and waits for their callbacks. Blanks around the text are allowed, as `echo`
     /// leaves a newline. A text that is refused changes nothing.
     ///
     /// # Errors
-    /// There is no such file, or it can only be read; the text is invalid; or the group was removed. `memory.reclaim` also fails if fewer bytes
-    /// were reclaimed than requested, where the kernel answers `EAGAIN`.
+    /// There is no such file, or it can only be read; the text is invalid; or the group was
+    /// removed. `memory.reclaim` also fails if fewer bytes were reclaimed than requested, where
+    /// the kernel answers `EAGAIN`.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};

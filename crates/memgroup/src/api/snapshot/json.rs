@@ -1,10 +1,12 @@
-//! JSON: parts of a snapshot that serde cannot derive. The module's page has the names that readers
-//! rely on.
+//! JSON: parts of a snapshot that serde cannot derive. The module's page has the names that
+//! readers rely on.
 //!
-//! - I1. Names that are unknown here are skipped, and missing ones have the values of a group without
-//!   anything. So snapshots of other versions can be read.
-//! - I2. In a snapshot that was read, each parent stands before its children, one level above them.
-//! - I3. Reading leaks each definition of statistics once, and at most [`READ_BYTES_MAX`] in a process.
+//! - I1. Names that are unknown here are skipped, and missing ones have the values of a group
+//!   without anything. So snapshots of other versions can be read.
+//! - I2. In a snapshot that was read, each parent stands before its children, one level above
+//!   them.
+//! - I3. Reading leaks each definition of statistics once, and at most [`READ_BYTES_MAX`] in a
+//!   process.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -160,8 +162,8 @@ impl<'de> Deserialize<'de> for Row {
     }
 }
 
-/// Returns the definition with these names: a built-in one, or one that is leaked once (I3). The text
-/// does not have the kinds of statistics, so all of that one are counts.
+/// Returns the definition with these names: a built-in one, or one that is leaked once (I3). The
+/// text does not have the kinds of statistics, so all of that one are counts.
 fn definition(name: &str, stats: &[&str]) -> Result<Subsystem, String> {
     let is_it =
         |one: &&Subsystem| one.name == name && one.stats.iter().map(Stat::name).eq(stats.iter().copied());

@@ -32,7 +32,8 @@ use crate::tree::handle::Group;
 use crate::tree::listing::Listed;
 use crate::tree::node::Node;
 
-/// A tree of groups, or a part of one, as it is now. [`Hierarchy::snapshot`](crate::Hierarchy::snapshot) and [`Group::snapshot`] make it.
+/// A tree of groups, or a part of one, as it is now.
+/// [`Hierarchy::snapshot`](crate::Hierarchy::snapshot) and [`Group::snapshot`] make it.
 ///
 /// With the feature `serde` it can be serialised, and read back; the module's page has the names.
 ///
@@ -61,11 +62,12 @@ pub struct Snapshot {
     /// Time that it took.
     #[cfg_attr(feature = "serde", serde(rename = "took_us", default, with = "us"))]
     pub took: Duration,
-    /// Number of groups of this part of the tree that are not in `groups`; 0 unless a [`SnapshotReader`] left some out.
+    /// Number of groups of this part of the tree that are not in `groups`; 0 unless a
+    /// [`SnapshotReader`] left some out.
     #[cfg_attr(feature = "serde", serde(default))]
     pub left_out: usize,
-    /// The groups, each followed by all groups below it. Siblings are in the order of their names. Dying siblings come last, in the
-    /// order of their removal.
+    /// The groups, each followed by all groups below it. Siblings are in the order of their names.
+    /// Dying siblings come last, in the order of their removal.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "json::groups"))]
     pub groups: Vec<GroupSnapshot>,
     /// All shrinkers of the hierarchy, also in a snapshot of a part of the tree.
@@ -91,7 +93,8 @@ pub struct GroupSnapshot {
     pub id: GroupId,
     /// Levels below the root.
     pub depth: u32,
-    /// Position of its parent in [`Snapshot::groups`]; `None` for the first, and where the parent was left out.
+    /// Position of its parent in [`Snapshot::groups`]; `None` for the first, and where the parent
+    /// was left out.
     pub parent: Option<usize>,
     /// Whether it has not been removed.
     pub online: bool,
@@ -105,10 +108,11 @@ pub struct GroupSnapshot {
     pub limits: Limits,
     /// Its fair share of its parent; `None` where that gives none.
     pub fair_share: Option<FairShare>,
-    /// Bytes charged to it and to the groups below it. Prepaid bytes are included, and those that an allocator holds back for its next blocks.
+    /// Bytes charged to it and to the groups below it. Prepaid bytes are included, and those that
+    /// an allocator holds back for its next blocks.
     pub usage_bytes: u64,
-    /// The same without prepaid bytes and bytes held back, as [`Group::usage_exact`] returns it. Exact while no thread charges, drains or changes a
-    /// limit.
+    /// The same without prepaid bytes and bytes held back, as [`Group::usage_exact`] returns it.
+    /// Exact while no thread charges, drains or changes a limit.
     pub usage_exact_bytes: u64,
     /// The highest `usage_bytes` so far.
     pub peak_bytes: u64,
@@ -160,7 +164,8 @@ pub struct SubsystemSnapshot<'s> {
     pub hierarchical: &'s [i64],
 }
 
-/// The values of one subsystem in all groups of a snapshot. For each group its own values, then those of its subtree.
+/// The values of one subsystem in all groups of a snapshot. For each group its own values, then
+/// those of its subtree.
 #[derive(Debug)]
 struct Table {
     subsystem: Subsystem,
@@ -185,8 +190,8 @@ impl Row {
     }
 }
 
-/// Reads the statistics of `nodes`, all of which are `top` or below it, parents first. With `flush`, it flushes each
-/// subsystem first, and those that share one tree together.
+/// Reads the statistics of `nodes`, all of which are `top` or below it, parents first. With
+/// `flush`, it flushes each subsystem first, and those that share one tree together.
 fn read_statistics(top: &'static Node, flush: bool, nodes: &[&'static Node]) -> Vec<Table> {
     let mut flushed: Vec<&UpdateTree> = Vec::new();
     let read = |(subsystem, store): (Subsystem, &'static StatStore)| {
@@ -208,7 +213,8 @@ impl Snapshot {
         with_path().find(|group| group.online).or_else(|| with_path().next())
     }
 
-    /// The groups right below the one at this position, in their order; none if there is no such position.
+    /// The groups right below the one at this position, in their order; none if there is no such
+    /// position.
     pub fn children(&self, number: usize) -> impl Iterator<Item = &GroupSnapshot> {
         let depth = self.groups.get(number).map(|group| group.depth);
         let after = self.groups.iter().skip(number.saturating_add(1));
@@ -296,7 +302,9 @@ impl GroupSnapshot {
         })
     }
 
-    /// Whether bytes of the group or of one below it are in use: whether `usage_exact_bytes` is not 0. It is the key `populated` of `cgroup.events`.
+    /// Whether bytes of the group or of one below it are in use: whether `usage_exact_bytes` is
+    /// not
+    /// 0. It is the key `populated` of `cgroup.events`.
     #[must_use]
     pub fn is_populated(&self) -> bool {
         self.usage_exact_bytes > 0
@@ -305,21 +313,24 @@ impl GroupSnapshot {
 
 /// Snapshots.
 impl Group {
-    /// The group and all groups below it as they are now; see [`Hierarchy::snapshot`](crate::Hierarchy::snapshot).
+    /// The group and all groups below it as they are now; see
+    /// [`Hierarchy::snapshot`](crate::Hierarchy::snapshot).
     ///
     /// It costs a visit of each group in that part of the tree, dying ones included.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_with(|| ())
     }
 
-    /// As [`snapshot`](Group::snapshot), and calls `rest` before each 32 groups, with no lock of the engine held. A thread that is not to keep a CPU for
-    /// long sleeps there.
+    /// As [`snapshot`](Group::snapshot), and calls `rest` before each 32 groups, with no lock of
+    /// the engine held. A thread that is not to keep a CPU for long sleeps there.
     ///
-    /// The groups are found, and the statistics are copied, before the first call. The other figures are read later: those of 32
-    /// groups after each call, and waiters and shrinkers at the end. So the moments of two groups differ by the time in `rest`. [`Snapshot::took`]
+    /// The groups are found, and the statistics are copied, before the first call. The other
+    /// figures are read later: those of 32 groups after each call, and waiters and shrinkers at
+    /// the end. So the moments of two groups differ by the time in `rest`. [`Snapshot::took`]
     /// includes it.
     ///
-    /// `rest` may charge, change groups, or take another snapshot. All groups of the snapshot are held until its end, so none is released before.
+    /// `rest` may charge, change groups, or take another snapshot. All groups of the snapshot are
+    /// held until its end, so none is released before.
     ///
     /// ```
     /// use memgroup::{Config, Hierarchy};
@@ -336,7 +347,8 @@ impl Group {
         SnapshotReader::of(self).whole(rest)
     }
 
-    /// Finds the group and all groups below it, and leaves it to the caller which of them are read; see [`SnapshotReader`].
+    /// Finds the group and all groups below it, and leaves it to the caller which of them are
+    /// read; see [`SnapshotReader`].
     pub fn snapshot_reader(&self) -> SnapshotReader {
         SnapshotReader::of(self)
     }

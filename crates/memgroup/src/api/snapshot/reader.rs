@@ -15,13 +15,15 @@ use crate::tree::handle::Group;
 use crate::tree::listing::{GROUPS_A_STEP, Listing};
 use crate::tree::topology::ROOT;
 
-/// The groups of a part of the tree, whose figures are not read yet. [`Group::snapshot_reader`] makes it.
+/// The groups of a part of the tree, whose figures are not read yet. [`Group::snapshot_reader`]
+/// makes it.
 ///
-/// A snapshot of every group takes memory for every group. With a reader, a program first compares what a few loads give, such as the usage of
-/// each [group](SnapshotReader::groups). Then it reads all figures of those that it chose, at once or in pieces.
+/// A snapshot of every group takes memory for every group. With a reader, a program first compares
+/// what a few loads give, such as the usage of each [group](SnapshotReader::groups). Then it reads
+/// all figures of those that it chose, at once or in pieces.
 ///
-/// The groups are numbered as [`Snapshot::groups`] would list them. The reader holds each of them, so keep it for a short time: until it is
-/// dropped, a removed group stays dying.
+/// The groups are numbered as [`Snapshot::groups`] would list them. The reader holds each of them,
+/// so keep it for a short time: until it is dropped, a removed group stays dying.
 ///
 /// ```
 /// use memgroup::{Config, Hierarchy};
@@ -57,7 +59,8 @@ struct Sums {
 struct Below {
     online: u32,
     dying: u32,
-    /// Bytes that nothing uses, those of the group itself included: prepaid ones, and those that an allocator holds back.
+    /// Bytes that nothing uses, those of the group itself included: prepaid ones, and those that
+    /// an allocator holds back.
     unused: u64,
 }
 
@@ -73,7 +76,8 @@ impl SnapshotReader {
         self.listing.groups.iter().map(|listed| &listed.group)
     }
 
-    /// Returns the position of the group above the one at `position`. It is lower than `position`; `None` for the first group.
+    /// Returns the position of the group above the one at `position`. It is lower than `position`;
+    /// `None` for the first group.
     ///
     /// # Panics
     /// If there is no group at this position.
@@ -93,9 +97,10 @@ impl SnapshotReader {
 
     /// Reads the figures of some groups, and calls `rest` as [`Group::snapshot_with`] does.
     ///
-    /// [`GroupSnapshot::parent`] is a position in the returned list, or `None` if the group above was not chosen. Counts of groups below, waiters and
-    /// `usage_exact_bytes` include all groups. Statistics are flushed by the first call.
-    /// Each call copies those of its groups, so that counts of a group are at least the sum of those below it.
+    /// [`GroupSnapshot::parent`] is a position in the returned list, or `None` if the group above
+    /// was not chosen. Counts of groups below, waiters and `usage_exact_bytes` include all
+    /// groups. Statistics are flushed by the first call. Each call copies those of its groups,
+    /// so that counts of a group are at least the sum of those below it.
     ///
     /// # Panics
     /// If `positions` are not in ascending order, or there is no group at one of them.
@@ -108,7 +113,8 @@ impl SnapshotReader {
         let top = self.listing.groups[0].group.node();
         let tables: Arc<[Table]> = read_statistics(top, self.sums.is_none(), &nodes).into();
         let mut groups: Vec<GroupSnapshot> = Vec::with_capacity(positions.len());
-        // The chosen groups above the next one, the nearest last: positions in the listing and in `groups`.
+        // The chosen groups above the next one, the nearest last: positions in the listing and in
+        // `groups`.
         let mut above: Vec<(usize, usize)> = Vec::new();
         for (row, &at) in positions.iter().enumerate() {
             if row.is_multiple_of(GROUPS_A_STEP) {
@@ -143,7 +149,8 @@ impl SnapshotReader {
         groups
     }
 
-    /// Reads the figures of some groups as [`read`](SnapshotReader::read) does, and the reports of shrinkers.
+    /// Reads the figures of some groups as [`read`](SnapshotReader::read) does, and the reports of
+    /// shrinkers.
     ///
     /// # Panics
     /// If `positions` are not in ascending order, or there is no group at one of them.

@@ -1,5 +1,5 @@
-//! Models of futures: every interleaving of a few calls, with up to three preemptions. Each fault of `mutation` must make its model fail.
-//! Loom reports a task that no thread wakes as a deadlock.
+//! Models of futures: every interleaving of a few calls, with up to three preemptions. Each fault
+//! of `mutation` must make its model fail. Loom reports a task that no thread wakes as a deadlock.
 
 use std::sync::Arc;
 use std::task::Wake;
@@ -190,7 +190,8 @@ fn one_is_dropped_during_its_review() {
     assert_empty(group);
 }
 
-/// A task waits at a group that is not marked yet. A thread uncharges into the stock while a reclaimer marks the group.
+/// A task waits at a group that is not marked yet. A thread uncharges into the stock while a
+/// reclaimer marks the group.
 fn one_waits_before_the_mark() {
     let group = unmarked_group();
     let mut waiting = charging(group);

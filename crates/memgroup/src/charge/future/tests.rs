@@ -39,7 +39,8 @@ impl Task {
     }
 }
 
-/// A group with room for `room` bytes, all of them charged, which is marked as a reclaimer marks it; and tasks that wait there for `each` bytes.
+/// A group with room for `room` bytes, all of them charged, which is marked as a reclaimer marks
+/// it; and tasks that wait there for `each` bytes.
 fn waiting(room: u64, count: usize, each: u64) -> (Group, Charge, Vec<Task>) {
     let hierarchy = Hierarchy::new(Config::new()).unwrap();
     let group = hierarchy.create("/group").unwrap();

@@ -1,5 +1,5 @@
-//! Calls that use a stock word after they stopped holding its group. The group may be released, the
-//! next group may be at its place, and the node may be given back.
+//! Calls that use a stock word after they stopped holding its group. The group may be released,
+//! the next group may be at its place, and the node may be given back.
 //!
 //! - An uncharge above the cap holds its group until its addition, whose bytes another thread may
 //!   take to the counters. Later it is harmless because it checks the node again in a section.
@@ -58,8 +58,8 @@ fn erase(shared: &'static Shared) {
     assert!(shared.node(NodeId(CHUNK)).is_none(), "the chunk is gone");
 }
 
-/// Fills the stock of a group so that it has no room for the group's live bytes if all are returned
-/// at once. Returns the number of live bytes.
+/// Fills the stock of a group so that it has no room for the group's live bytes if all are
+/// returned at once. Returns the number of live bytes.
 fn more_than_there_is_room_for(group: &'static Node) -> u64 {
     group.charge_at(0, 2 * UNIT).unwrap();
     charge_counters(group, UNIT).unwrap_or_else(|_| panic!("there is room"));

@@ -3,8 +3,8 @@
 
 use crate::charge::loom::*;
 
-/// A group at its limit: a quarter of a unit is live, as much is prepaid in a stock of half a unit,
-/// and `live` more bytes are live.
+/// A group at its limit: a quarter of a unit is live, as much is prepaid in a stock of half a
+/// unit, and `live` more bytes are live.
 fn full_group(live: u64) -> &'static Node {
     let group = lone_group(2, 64 * UNIT);
     group.charge_at(0, UNIT / 4).unwrap();
@@ -71,8 +71,8 @@ fn catches_an_uncharge_that_takes_all_bytes_above_the_cap() {
     mutation::with(Mutation::OverflowTakesAll, || explore(an_uncharge_above_the_cap_beside_another));
 }
 
-/// A stock is opened again in a slot that has been listed since an earlier stock was evicted there.
-/// A drain takes the slot off the list.
+/// A stock is opened again in a slot that has been listed since an earlier stock was evicted
+/// there. A drain takes the slot off the list.
 fn a_drain_beside_a_batch_in_a_listed_slot() {
     let group = lone_group(1, 64 * UNIT);
     group.charge_at(0, UNIT).unwrap();

@@ -1,8 +1,9 @@
 //! Delay: the time that a debt costs.
 //!
 //! `r² × debt / 4096` seconds, where `r` is the part of its limit by which the worst level exceeds
-//! it. Linux computes the same by shifts, because it charges in pages of 4096 bytes. `docs/high.md`
-//! has a table. No delay is longer than 2 s, which 64 pages cost at 17.7 % above the limit.
+//! it. Linux computes the same by shifts, because it charges in pages of 4096 bytes.
+//! `docs/high.md` has a table. No delay is longer than 2 s, which 64 pages cost at 17.7 % above
+//! the limit.
 //!
 //! - B1. Computed in `f64`: the error is far below a nanosecond in two seconds. No number
 //!   overflows, because the largest ratio is 2^48 / 4096, and its square times 2^64 bytes is about

@@ -80,8 +80,8 @@ fn bring_down(node: &'static Node) {
 
 /// The soft limit.
 impl Group {
-    /// Returns the soft limit in bytes, or `None` if there is none. This is `memory.high` of cgroup
-    /// v2.
+    /// Returns the soft limit in bytes, or `None` if there is none. This is `memory.high` of
+    /// cgroup v2.
     pub fn high(&self) -> Option<u64> {
         limit::given(self.node().counter.high())
     }
@@ -90,14 +90,14 @@ impl Group {
     /// write to `memory.high` does. `None` removes the limit.
     ///
     /// No charge fails because of it. From now on a charge that takes the group above `high` has
-    /// shrinkers free memory on its own thread. The bytes that stay above are a [debt](Group::owed)
-    /// of the group that charged.
+    /// shrinkers free memory on its own thread. The bytes that stay above are a
+    /// [debt](Group::owed) of the group that charged.
     ///
-    /// The limit is in force before any shrinker is asked, and may be set under load. Then the call
-    /// may wait, as [`reclaim`](Group::reclaim) does. Within a shrinker's call or a read section it
-    /// asks no shrinker. It returns although usage is above the limit if shrinkers release nothing
-    /// more, or if others charge as fast as bytes are freed. A charge under way at that moment may
-    /// go unnoticed, but the next one doesn't.
+    /// The limit is in force before any shrinker is asked, and may be set under load. Then the
+    /// call may wait, as [`reclaim`](Group::reclaim) does. Within a shrinker's call or a read
+    /// section it asks no shrinker. It returns although usage is above the limit if shrinkers
+    /// release nothing more, or if others charge as fast as bytes are freed. A charge under
+    /// way at that moment may go unnoticed, but the next one doesn't.
     ///
     /// # Errors
     /// The limit is more than a counter holds (256 TiB).
@@ -131,9 +131,9 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the group's debt: the unpaid bytes that its charges took while one of its levels was
-    /// above its `high`, or above its `max` by force. Up to 64 KiB a slot are owed as soon as they
-    /// are prepaid, and a drain takes those that it finds off the debt.
+    /// Returns the group's debt: the unpaid bytes that its charges took while one of its levels
+    /// was above its `high`, or above its `max` by force. Up to 64 KiB a slot are owed as soon
+    /// as they are prepaid, and a drain takes those that it finds off the debt.
     /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for the debt.
     /// Each group below has a debt of its own.
     pub fn owed(&self) -> u64 {

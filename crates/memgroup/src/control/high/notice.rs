@@ -14,9 +14,9 @@
 //!   level, for no more than it took and [`SLACK_BYTES`].
 //! - I2. Forced charges ask no shrinker, because the thread that makes one may hold a lock that a
 //!   callback needs. They only add to the debt.
-//! - B1. Prepaid bytes count as used. They are drained when a charge takes a level above its limit,
-//!   and before a thread is delayed. Between the two a group may owe for bytes in its stocks, up to
-//!   the slots' budgets.
+//! - B1. Prepaid bytes count as used. They are drained when a charge takes a level above its
+//!   limit, and before a thread is delayed. Between the two a group may owe for bytes in its
+//!   stocks, up to the slots' budgets.
 
 use crate::base::effort::Effort;
 use crate::control::high::{Level, drain_stocks};
@@ -32,8 +32,8 @@ use crate::tree::node::Node;
 /// that follows must ask again.
 pub(crate) const SLACK_BYTES: u64 = 64 << 10;
 
-/// Acts on a charge of `node` that took `bytes` from the counters up to `until`. The caller must be
-/// in no section and hold no lock.
+/// Acts on a charge of `node` that took `bytes` from the counters up to `until`. The caller must
+/// be in no section and hold no lock.
 #[inline]
 pub(crate) fn after_charge(node: &'static Node, until: Until, bytes: u64, effort: Effort) {
     if node.shared().highs.get().is_some() {
@@ -58,8 +58,8 @@ fn is_above_high(level: &&'static Node) -> bool {
     Level::of_high(level).above() > 0
 }
 
-/// Adds the bytes that are still above at the worst level to the debt, but no more than this charge
-/// took.
+/// Adds the bytes that are still above at the worst level to the debt, but no more than this
+/// charge took.
 fn add_debt(node: &'static Node, levels: impl Iterator<Item = &'static Node>, bytes: u64) {
     let above = levels.map(|level| Level::of_both(level).above()).max().unwrap_or(0);
     if above > 0 {

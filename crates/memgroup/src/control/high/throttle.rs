@@ -36,8 +36,8 @@ use crate::stats::update::count;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// How often a sleeping thread checks whether it must still sleep. To wake it, every uncharge would
-/// have to look for sleeping threads.
+/// How often a sleeping thread checks whether it must still sleep. To wake it, every uncharge
+/// would have to look for sleeping threads.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The reason why a [`Group::throttle`] returned.

@@ -1,5 +1,5 @@
-//! Out-of-memory attempt: a charge for which reclaim freed too little has victims killed, and tries
-//! again.
+//! Out-of-memory attempt: a charge for which reclaim freed too little has victims killed, and
+//! tries again.
 //!
 //! ```text
 //!   full ─▶ is there a candidate? ─▶ drain, try ─▶ choose ─▶ call the hook ─▶ Dying, Idle: drain, try ─▶ choose ─▶ ...

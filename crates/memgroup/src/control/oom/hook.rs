@@ -27,10 +27,10 @@ pub(crate) fn domain() -> &'static Domain {
 /// Code that stops the work of a group, so that its memory is freed: it interrupts a query, ends a
 /// session, or empties a cache.
 ///
-/// A charging thread that finds no room calls the hook. That thread may be inside an allocator, and
-/// may hold any lock. So the hook *tells* the work to stop, and returns. It must not wait, nor take
-/// a lock that another thread holds while it charges. It frees only memory that it can free at
-/// once. The engine holds no lock during the call, and makes one call of a hook at a time.
+/// A charging thread that finds no room calls the hook. That thread may be inside an allocator,
+/// and may hold any lock. So the hook *tells* the work to stop, and returns. It must not wait, nor
+/// take a lock that another thread holds while it charges. It frees only memory that it can free
+/// at once. The engine holds no lock during the call, and makes one call of a hook at a time.
 ///
 /// Charges that the hook makes may exceed the limits by
 /// [`Config::reclaim_reserve_bytes`](crate::Config::reclaim_reserve_bytes), and are refused beyond
@@ -92,8 +92,8 @@ pub enum KillAnswer {
         freed: u64,
     },
     /// The work cannot be stopped now, and another group is asked. If the victim is the [requester
-    /// itself](KillRequest::kills_requester), its charge is refused, and no smaller group is killed
-    /// for it.
+    /// itself](KillRequest::kills_requester), its charge is refused, and no smaller group is
+    /// killed for it.
     Refused,
 }
 
@@ -108,8 +108,8 @@ pub struct KillRequest<'a> {
     pub requester: &'a Group,
     /// The group that is full: the requester, or one above it.
     pub full: &'a Group,
-    /// The group that is killed as a whole ([`Group::set_oom_group`]), if this group is killed as a
-    /// part of it.
+    /// The group that is killed as a whole ([`Group::set_oom_group`]), if this group is killed as
+    /// a part of it.
     pub unit: Option<&'a Group>,
     /// Bytes that the requester asks for.
     pub asked: u64,
@@ -146,8 +146,8 @@ impl Hook {
 ///
 /// Dropping it removes the hook without waiting. While a thread looks through kill hooks, that
 /// makes an expedited `membarrier`, which interrupts the running threads of the process. A call
-/// that has begun goes on, and drops the hook when it ends. If the group was told to stop and still
-/// holds memory, its bytes stay claimed: no other group is stopped for them within the
+/// that has begun goes on, and drops the hook when it ends. If the group was told to stop and
+/// still holds memory, its bytes stay claimed: no other group is stopped for them within the
 /// [patience](crate::Config::kill_patience), unless [`Group::kill_done`] reports the end or the
 /// group gets another hook.
 #[must_use = "a hook is removed when this is dropped"]

@@ -25,9 +25,9 @@ const PATH_BYTES: usize = 160;
 #[non_exhaustive]
 pub enum KillOutcome {
     /// The group died in time: half of its bytes were freed, its user [reported the
-    /// end](crate::Group::kill_done), or it got another hook. A new hook means that other work runs
-    /// in the group, so the old one is taken to be over, although the group may have as many bytes
-    /// as before.
+    /// end](crate::Group::kill_done), or it got another hook. A new hook means that other work
+    /// runs in the group, so the old one is taken to be over, although the group may have as
+    /// many bytes as before.
     Died,
     /// The group did not die within the [patience](crate::Config::kill_patience), or its hook did
     /// not return, and the group was skipped.
@@ -45,8 +45,8 @@ pub enum KillOutcome {
 
 /// One call of a kill hook; see [`Hierarchy::kills`].
 ///
-/// The paths are those that the groups had. Of a group that was released since, a path of more than
-/// 160 bytes is shown by its end, behind `…`.
+/// The paths are those that the groups had. Of a group that was released since, a path of more
+/// than 160 bytes is shown by its end, behind `…`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KillReport {

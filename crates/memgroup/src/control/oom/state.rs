@@ -157,8 +157,8 @@ impl Group {
         self.node().find_oom().map_or(0, OomState::score)
     }
 
-    /// Sets whether the group and all groups below are killed as a whole, if one of them is killed:
-    /// `memory.oom.group`.
+    /// Sets whether the group and all groups below are killed as a whole, if one of them is
+    /// killed: `memory.oom.group`.
     ///
     /// Of several such groups, one above the other, the topmost counts that is not above the full
     /// group. Groups with a score of -1000 survive.
@@ -182,9 +182,9 @@ impl Group {
     /// Reports that the killed work of this group has ended, and has freed its memory. From now on
     /// the next group may be chosen.
     ///
-    /// It is for users that know of the end before usage shows it. Usage shows the end when half of
-    /// the group's bytes are gone, or all of a group that was removed. Bytes that the group keeps
-    /// are on their way no longer. Returns whether a kill of the group was pending.
+    /// It is for users that know of the end before usage shows it. Usage shows the end when half
+    /// of the group's bytes are gone, or all of a group that was removed. Bytes that the group
+    /// keeps are on their way no longer. Returns whether a kill of the group was pending.
     pub fn kill_done(&self) -> bool {
         self.node().shared().victims().finish(self.node())
     }
@@ -205,8 +205,8 @@ impl Part for OomState {
 static STATE: Key<PlacePart, OomState> = Key::new(PlacePart::Oom, OomState::new);
 
 impl Node {
-    /// The out-of-memory state of the group, which is made if it has none yet. A charge asks for it
-    /// only where there is a hook.
+    /// The out-of-memory state of the group, which is made if it has none yet. A charge asks for
+    /// it only where there is a hook.
     pub(crate) fn oom(&self) -> &'static OomState {
         self.kept_part(&STATE)
     }

@@ -29,28 +29,29 @@
 //!   are those groups' nodes.
 //! - I2. A pending kill blocks every full group in which its victim counts. No other group is
 //!   chosen there until the kill is overdue, or has freed half, apart from I9. A withdrawn hook
-//!   does not end it: a request's hook goes with its future, while a thread of its own may have its
-//!   memory still.
+//!   does not end it: a request's hook goes with its future, while a thread of its own may have
+//!   its memory still.
 //! - I3. Each call of a hook ends in one outcome.
 //! - I4. A choice allocates nothing: the list of pending kills has room for one of every hook, and
 //!   for as many whose hooks are gone.
-//! - I5. A group is chosen only if all candidates together have the missing bytes; and not while as
-//!   many are on their way from groups that were told to stop and were removed, or whose hooks are
-//!   gone (`pending` I2, I3). A candidate that is spared for its share counts for nothing.
+//! - I5. A group is chosen only if all candidates together have the missing bytes; and not while
+//!   as many are on their way from groups that were told to stop and were removed, or whose hooks
+//!   are gone (`pending` I2, I3). A candidate that is spared for its share counts for nothing.
 //! - I6. Among candidates of one score it is the one that exceeds its protection by most. So a
 //!   small group does not die for a giant beside it.
 //! - I7. A group within its `min` is not chosen. It may die as a part of a group that is killed as
 //!   a whole.
 //! - I8. Where groups have fair shares, one above its even share is chosen, whatever the scores.
-//!   Among several, one with work that was told to stop and has not comes last: its groups would be
-//!   waited for one after the other. Then the scores count, then the excess of the child right
+//!   Among several, one with work that was told to stop and has not comes last: its groups would
+//!   be waited for one after the other. Then the scores count, then the excess of the child right
 //!   below the full group. One within its even share is not chosen for another. It is for a charge
 //!   of its own if that does not wait, no sibling can be chosen, and none is still to stop.
-//! - I9. While victims are awaited, the one that is best is told only if more victims are late than
-//!   awaited, both in the child of the full group in which it counts and, where any are awaited, in
-//!   each group between. So work right below one group that ignores its stop gets 1, 1, 2, 4, 8 and
-//!   so on stops: it delays others by the logarithm of its number in patiences. Work of a tenant
-//!   that stops in time loses one at a time, also where its siblings' work is late.
+//! - I9. While victims are awaited, the one that is best is told only if more victims are late
+//!   than awaited, both in the child of the full group in which it counts and, where any are
+//!   awaited, in each group between. So work right below one group that ignores its stop gets 1,
+//!   1, 2, 4, 8 and so on stops: it delays others by the logarithm of its number in patiences.
+//!   Work of a tenant that stops in time loses one at a time, also where its siblings' work is
+//!   late.
 //! - B1. A thread that uncharges notes when half is freed. It may miss the watched usage, or a
 //!   slot's stock may serve it at that moment. Then the next update of the pending kills notes it,
 //!   at a refusal or a report.

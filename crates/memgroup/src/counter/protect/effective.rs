@@ -46,8 +46,8 @@ impl Node {
     }
 }
 
-/// Returns the protection of a group whose parent has the protection `above`. Right below `top` the
-/// settings count as they are.
+/// Returns the protection of a group whose parent has the protection `above`. Right below `top`
+/// the settings count as they are.
 pub(crate) fn below(top: &Node, parent: &Node, above: Protection, node: &Node) -> Protection {
     let settings = node.protection();
     if std::ptr::eq(parent, top) {
@@ -94,8 +94,8 @@ const LEVELS: usize = 16;
 /// Folds the levels from the highest for which `counts` returns `true` down to `node`. `step` gets
 /// the value so far, a level's parent and the level.
 ///
-/// If nothing is protected, no level counts. A walk calls this for each slot, so that case must not
-/// cost an array of levels.
+/// If nothing is protected, no level counts. A walk calls this for each slot, so that case must
+/// not cost an array of levels.
 #[inline]
 pub(crate) fn fold_down<T>(
     node: &'static Node,

@@ -109,8 +109,8 @@ fn one_charges_and_one_is_refused_above() {
     refused_above(|group| set(group, 2, 0));
 }
 
-/// The same for a group that has only a weight: the other charge may find that it is not the first,
-/// and record nothing.
+/// The same for a group that has only a weight: the other charge may find that it is not the
+/// first, and record nothing.
 fn one_is_refused_above_and_was_the_first() {
     refused_above(|group| used::set_weight(&group.shared().tree.lock(), group, 100));
 }
@@ -189,8 +189,8 @@ fn records_nothing_of_the_group_before_in_its_place() {
     explore_up_to(2, one_uncharges_and_one_removes);
 }
 
-/// From the moment a group goes offline, nothing is recorded for it, nor is any value on its way to
-/// the parent's sums.
+/// From the moment a group goes offline, nothing is recorded for it, nor is any value on its way
+/// to the parent's sums.
 fn one_uncharges_and_one_goes_offline() {
     let shared = hierarchy();
     let group = create(shared, "group");

@@ -11,24 +11,24 @@
 //! threads at once count nothing twice. Then it reads the usage *again*, and repeats this until
 //! nothing has changed.
 //!
-//! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the sum
-//!   over its children.
+//! - I1. At rest: recorded = min(usage, setting) in each group, and each sum of a parent is the
+//!   sum over its children.
 //! - I2. Settings change under the tree lock. A group that is not online has none, and nothing is
 //!   recorded for it.
 //! - I3. No thread records in the place of a released group. A recording thread counts itself in
-//!   `recorders` and checks that `ONLINE` is set there. A removal clears `ONLINE` and waits for the
-//!   recording threads, which are in the middle of a few instructions.
+//!   `recorders` and checks that `ONLINE` is set there. A removal clears `ONLINE` and waits for
+//!   the recording threads, which are in the middle of a few instructions.
 //! - I4. For a group that has only a weight, only the changes between no usage and some are
-//!   recorded. The last of these records the right value: its thread reads a usage that is at least
-//!   as new as its own change, and the thread of a later change records after it. A charge that is
-//!   taken back records in any case.
+//!   recorded. The last of these records the right value: its thread reads a usage that is at
+//!   least as new as its own change, and the thread of a later change records after it. A charge
+//!   that is taken back records in any case.
 //! - B1. A sum may be off by the values that are being recorded at that moment. A negative sum
 //!   counts as zero.
 //! - E1. The chain of RMWs on the word of the usage orders everything. Let X make the last swap.
 //!   After it X reads the usage by an RMW, so X sees every change of the usage before that read. A
-//!   later change acquires the swap by its own RMW, so its thread sees the recorded value. A setter
-//!   takes part by such an RMW, after it has stored the setting. Of two threads the later one sees
-//!   what the earlier one did, so the last one finds that all is right. Loom:
+//!   later change acquires the swap by its own RMW, so its thread sees the recorded value. A
+//!   setter takes part by such an RMW, after it has stored the setting. Of two threads the later
+//!   one sees what the earlier one did, so the last one finds that all is right. Loom:
 //!   `records_right_values_at_rest`.
 //! - E2. `recorders`: enter ↔ offline, RMWs of one word. Loom:
 //!   `waits_for_recording_threads_on_removal`.
@@ -309,8 +309,8 @@ fn record_until_stable(node: &'static Node) {
     }
 }
 
-/// Changes the settings of an online group. Bytes that were left free for it may be free for others
-/// afterwards.
+/// Changes the settings of an online group. Bytes that were left free for it may be free for
+/// others afterwards.
 pub(crate) fn set(tree: &Tree, node: &'static Node, min: u64, low: u64) {
     change(tree, node, |used| {
         // ORDERING: Relaxed, both, and in `set_weight`, because the RMW on the usage in `change`

@@ -1,4 +1,5 @@
-//! Models of the last owner beside a new one, and of a weak handle beside the release of its group.
+//! Models of the last owner beside a new one, and of a weak handle beside the release of its
+//! group.
 
 use memgroup_sync::loom::thread;
 

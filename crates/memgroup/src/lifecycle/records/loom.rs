@@ -1,5 +1,5 @@
-//! Models of nodes that are given back: a thread that took the last bytes of a group never finds its node erased. And of movers beside
-//! flushes of several subsystems.
+//! Models of nodes that are given back: a thread that took the last bytes of a group never finds
+//! its node erased. And of movers beside flushes of several subsystems.
 
 use core::mem::ManuallyDrop;
 
@@ -18,8 +18,8 @@ use crate::state::stats::stat::{Stat, Subsystem};
 use crate::stats::flush;
 use crate::tree::handle::Group;
 
-/// One thread takes bytes of a removed group, which is marked OVER: it has to look at the group afterwards. Another takes the rest,
-/// gives up the last handle, and gives the node back.
+/// One thread takes bytes of a removed group, which is marked OVER: it has to look at the group
+/// afterwards. Another takes the rest, gives up the last handle, and gives the node back.
 fn the_last_bytes_beside_an_erasure() {
     let shared = obtain(config(1, 2 * CHUNK).stock_cap_bytes(0));
     // The root is in the first chunk, which stays.
@@ -58,7 +58,8 @@ fn catches_an_erasure_of_held_nodes() {
     mutation::with(Mutation::ErasesHeldNodes, || explore(the_last_bytes_beside_an_erasure));
 }
 
-/// A flush of one subsystem lasts, a mover waits for it, and another subsystem is read: the flush ends after the read.
+/// A flush of one subsystem lasts, a mover waits for it, and another subsystem is read: the flush
+/// ends after the read.
 fn a_reader_beside_a_flush_of_others_and_a_mover() {
     static SUBSYSTEMS: [Subsystem; 2] =
         [COUNTED[0], Subsystem { name: "model", stats: &[Stat::gauge("first")] }];

@@ -249,7 +249,8 @@ fn charges_last_while_nodes_come_and_go() {
             .collect();
         drop(send);
         let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        // ORDERING: Relaxed; as above. Before a worker's panic goes on, which would else wait for the passes without end.
+        // ORDERING: Relaxed; as above. Before a worker's panic goes on, which would else wait for the
+        // passes without end.
         is_over.store(true, Ordering::Relaxed);
         ends.into_iter().for_each(Result::unwrap);
     });
@@ -311,7 +312,8 @@ fn places_go_at_once_and_nodes_after_the_flushes_that_may_refer_to_them() {
     assert!(shared.has_limbo() && shared.reclaim_nodes(usize::MAX, || true) > 0);
 }
 
-/// Runs the test of this name alone in a process, which may then change the count of generations for all.
+/// Runs the test of this name alone in a process, which may then change the count of generations
+/// for all.
 fn runs_alone(test: &str) -> bool {
     const CHILD: &str = "MEMGROUP_TEST_ALONE";
     if std::env::var_os(CHILD).is_some() {
@@ -345,7 +347,8 @@ fn nothing_of_a_group_finds_another_when_half_of_the_generation_came_round() {
     assert_eq!((scope::current_id(), refused.path().as_deref()), (Some(id), Some("/first")));
     first.remove().unwrap();
     drop(first);
-    // The lives after which a generation of 32 bits is the same again, with and without the bit for a free node.
+    // The lives after which a generation of 32 bits is the same again, with and without the bit for a
+    // free node.
     for lives in [1_u64 << 31, 1 << 32, 1 << 33, 1 << 40] {
         node::set_generations(id.generation() + 2 * lives);
         let next = hierarchy.create("/next").unwrap();

@@ -1,5 +1,5 @@
-//! Models of waiting for events: every interleaving of a few calls, with up to three preemptions. loom finds a waiter that is never woken. Each fault of
-//! `mutation` must make its model fail.
+//! Models of waiting for events: every interleaving of a few calls, with up to three preemptions.
+//! loom finds a waiter that is never woken. Each fault of `mutation` must make its model fail.
 
 use std::pin::Pin;
 use std::sync::Arc;

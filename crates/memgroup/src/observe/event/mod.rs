@@ -2,9 +2,10 @@
 //!
 //! # Synchronisation
 //!
-//! - E1. `announce` ↔ `wait`: an event counts, fences, and looks for an armed wait. A waiter arms its wait, fences, and looks at the counts. One of
-//!   the two sees the other, so no wake-up is lost. A waiter is a thread or a task. Loom: `an_event_wakes_its_waiter`, `an_event_wakes_its_task`,
-//!   and their twins with a fault each.
+//! - E1. `announce` ↔ `wait`: an event counts, fences, and looks for an armed wait. A waiter arms
+//!   its wait, fences, and looks at the counts. One of the two sees the other, so no wake-up is
+//!   lost. A waiter is a thread or a task. Loom: `an_event_wakes_its_waiter`,
+//!   `an_event_wakes_its_task`, and their twins with a fault each.
 
 #[cfg(all(test, memgroup_loom))]
 mod loom;
@@ -27,7 +28,8 @@ use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// Counts an event of `node`, here and above, and tells the threads and tasks that wait for it. The caller holds the node.
+/// Counts an event of `node`, here and above, and tells the threads and tasks that wait for it.
+/// The caller holds the node.
 pub(crate) fn count(node: &'static Node, event: Event) {
     events::count(node, event);
     announce(node);
@@ -49,7 +51,8 @@ pub(crate) fn after_charge(node: &'static Node, charged: Charged) {
 
 #[cold]
 fn wake_watchers(node: &'static Node) {
-    // ORDERING: Relaxed; written before the fence of the wait that was seen armed, or its waiter sees the counts (E1).
+    // ORDERING: Relaxed; written before the fence of the wait that was seen armed, or its waiter sees
+    // the counts (E1).
     let is_watched = |level: &Node| level.events().watched.load(Ordering::Relaxed) > 0;
     if events::levels(node).any(is_watched) {
         node.shared().waits().wake_armed(|group, target| match target {
@@ -84,7 +87,8 @@ fn wait(node: &'static Node, reach: Reach, seen: &Events, deadline: Deadline) ->
 
 /// A wait for events without a thread; from [`Group::events_after`].
 ///
-/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it leaves nothing behind.
+/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it
+/// leaves nothing behind.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct EventsAfter {
     wait: TaskWait,
@@ -98,7 +102,8 @@ impl EventsAfter {
         EventsAfter { wait, reach, seen: *seen }
     }
 
-    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it is unless set. A reclaimer wakes the task then.
+    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it
+    /// is unless set. A reclaimer wakes the task then.
     pub fn until(mut self, deadline: impl Into<Deadline>) -> EventsAfter {
         self.wait.set_deadline(deadline.into());
         self
@@ -135,11 +140,13 @@ impl core::fmt::Debug for EventsAfter {
 
 /// Waiting for events.
 impl Group {
-    /// Waits until a count of [`events`](Group::events) differs from `seen`, and returns the counts. Returns at once if one differs already.
+    /// Waits until a count of [`events`](Group::events) differs from `seen`, and returns the
+    /// counts. Returns at once if one differs already.
     ///
-    /// Returns `None` if the wait ends with nothing new: at the deadline, when the group is removed, or when its waits
-    /// are [ended](Group::wake_waiters). A loop that takes each answer for its next `seen` misses no event, and ends with the group.
-    /// Several events may come as one answer.
+    /// Returns `None` if the wait ends with nothing new: at the deadline, when the group is
+    /// removed, or when its waits are [ended](Group::wake_waiters). A loop that takes each
+    /// answer for its next `seen` misses no event, and ends with the group. Several events may
+    /// come as one answer.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -165,17 +172,22 @@ impl Group {
         wait(self.node(), Reach::Local, seen, deadline.into())
     }
 
-    /// Waits as [`wait_events`](Group::wait_events) does, and without a thread: a future, of no runtime.
+    /// Waits as [`wait_events`](Group::wait_events) does, and without a thread: a future, of no
+    /// runtime.
     ///
-    /// A loop that takes each answer for its next `seen` misses no event, and ends with the group. Counts that differ already are the answer
-    /// of the first poll. Otherwise a [`Reclaimer`](crate::Reclaimer) wakes the task: an event may be counted inside an allocator or under locks,
-    /// where no waker may be called. So a hierarchy needs one that [runs](crate::Reclaimer::run). While it is in a shrinker's call or a kill hook, it
-    /// wakes no task; another reclaimer does.
+    /// A loop that takes each answer for its next `seen` misses no event, and ends with the group.
+    /// Counts that differ already are the answer of the first poll. Otherwise a
+    /// [`Reclaimer`](crate::Reclaimer) wakes the task: an event may be counted inside an allocator
+    /// or under locks, where no waker may be called. So a hierarchy needs one that
+    /// [runs](crate::Reclaimer::run). While it is in a shrinker's call or a kill hook, it wakes
+    /// no task; another reclaimer does.
     ///
-    /// A poll runs no code of the user's but the clone and the drop of a waker. It waits for short locks only. An event takes one of them, the lock of
-    /// the list of waits, if a wait is armed for it. The wait is [listed](crate::Hierarchy::waits).
+    /// A poll runs no code of the user's but the clone and the drop of a waker. It waits for short
+    /// locks only. An event takes one of them, the lock of the list of waits, if a wait is
+    /// armed for it. The wait is [listed](crate::Hierarchy::waits).
     ///
-    /// *Cancel safety*: dropped at any moment it leaves nothing behind, and no event is lost: the next future finds the counts.
+    /// *Cancel safety*: dropped at any moment it leaves nothing behind, and no event is lost: the
+    /// next future finds the counts.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, WaitEnded};
@@ -225,7 +237,8 @@ impl Group {
     /// - [`Removed`](WaitEnded::Removed): the group was removed.
     /// - [`Woken`](WaitEnded::Woken): all its waits were [ended](Group::wake_waiters).
     /// - [`Deadline`](WaitEnded::Deadline): the [deadline](EventsAfter::until) has passed.
-    /// - [`NoReclaimer`](WaitEnded::NoReclaimer): there is no reclaimer, or the last one was stopped.
+    /// - [`NoReclaimer`](WaitEnded::NoReclaimer): there is no reclaimer, or the last one was
+    ///   stopped.
     ///
     /// # Panics
     /// When it is polled after its end.

@@ -1,5 +1,5 @@
-//! Models of threads at work: every interleaving of a few changes of scope and stalls, with up to three preemptions. Each fault of `mutation` must make
-//! its model fail.
+//! Models of threads at work: every interleaving of a few changes of scope and stalls, with up to
+//! three preemptions. Each fault of `mutation` must make its model fail.
 //!
 //! Every change is looked at. At the end the group is full exactly if no thread is at work.
 
@@ -17,7 +17,8 @@ fn change(record: &'static Record, before: Option<&'static Node>, after: Option<
     stall::after_scope_change(record, before, after);
 }
 
-/// A group in which a thread is stalled, and the records of two more threads, which are at work there or not.
+/// A group in which a thread is stalled, and the records of two more threads, which are at work
+/// there or not.
 fn stalled(at_work: [bool; 2]) -> (&'static Node, [&'static Record; 2]) {
     let group = obtain(config(1, 1)).root();
     let records = [(); 2].map(|()| record::claim().unwrap());

@@ -1,7 +1,9 @@
-//! Meter: counts the stalled threads of one group and below, and knows whether a thread there is at work.
+//! Meter: counts the stalled threads of one group and below, and knows whether a thread there is
+//! at work.
 //!
-//! A stall begins and ends at each level from its group to the root, under a short lock of the level. While a level has a stall, its meter keeps a
-//! **witness**: the record of a thread that is at work there. As long as it has one, the level is not full.
+//! A stall begins and ends at each level from its group to the root, under a short lock of the
+//! level. While a level has a stall, its meter keeps a **witness**: the record of a thread that is
+//! at work there. As long as it has one, the level is not full.
 //!
 //! ```text
 //!   begin:  stalled + 1, look for a witness: the one of the level below, else the last one, else one scan of the records
@@ -10,11 +12,13 @@
 //! ```
 //!
 //! - I1. At rest `stalled` is the sum of the `own` of the group and all below it.
-//! - I2. A stall ends once: by its own end or by the release of its group, whichever comes first under the group's lock.
-//! - I3. While no change of scope is under way, a meter with a stall has a witness exactly if a thread is at work in its group. The
-//!   witness is at work there.
-//! - E1. `find_witness` ↔ a change of scope: each writes, fences, and reads the other's word (`witness`, the record). So either the look sees the
-//!   record's change, or the change sees the witness. Loom: `e1_...`.
+//! - I2. A stall ends once: by its own end or by the release of its group, whichever comes first
+//!   under the group's lock.
+//! - I3. While no change of scope is under way, a meter with a stall has a witness exactly if a
+//!   thread is at work in its group. The witness is at work there.
+//! - E1. `find_witness` ↔ a change of scope: each writes, fences, and reads the other's word
+//!   (`witness`, the record). So either the look sees the record's change, or the change sees the
+//!   witness. Loom: `e1_...`.
 
 use std::sync::Arc;
 
@@ -70,12 +74,14 @@ impl Meter {
 
     /// Returns whether a stall is on. It takes no lock.
     pub(crate) fn is_stalled(&self) -> bool {
-        // ORDERING: Relaxed; a change of scope fences before it (E1). A release follows the ends of all other guards.
+        // ORDERING: Relaxed; a change of scope fences before it (E1). A release follows the ends of all
+        // other guards.
         self.stalls.stalled.load(Ordering::Relaxed) != 0
     }
 
     fn witness(&self) -> Option<&'static Record> {
-        // ORDERING: Relaxed; a record is valid whichever thread has it, and its words are read with orders of their own. E1 has the fences.
+        // ORDERING: Relaxed; a record is valid whichever thread has it, and its words are read with orders
+        // of their own. E1 has the fences.
         record::numbered(self.stalls.witness.load(Ordering::Relaxed))
     }
 
@@ -94,14 +100,15 @@ impl Meter {
         state.tally.change(now, is_some, is_some && self.witness().is_none());
         self.stalls.set_tally(state.tally.words());
         drop(state);
-        // ORDERING: Relaxed; a thread that adds a trigger looks at the lines afterwards, under the lock that this thread has released.
+        // ORDERING: Relaxed; a thread that adds a trigger looks at the lines afterwards, under the lock
+        // that this thread has released.
         if self.stalls.watches.load(Ordering::Relaxed) != 0 {
             self.tell_triggers(now);
         }
     }
 
-    /// Makes a thread at work the witness, `found` if it is one, and returns it. The thread is at work after it was made the
-    /// witness.
+    /// Makes a thread at work the witness, `found` if it is one, and returns it. The thread is at
+    /// work after it was made the witness.
     fn find_witness(&self, mut found: Option<&'static Record>) -> Option<&'static Record> {
         for _ in 0..LOOKS_MOST {
             self.set_witness(found);
@@ -120,8 +127,9 @@ impl Meter {
         self.witness()
     }
 
-    /// Counts a thread that is stalled from `now` on here or below; with `is_own`, in the group itself. `found` is a thread at
-    /// work below, if one is known. Returns one that is at work here.
+    /// Counts a thread that is stalled from `now` on here or below; with `is_own`, in the group
+    /// itself. `found` is a thread at work below, if one is known. Returns one that is at work
+    /// here.
     pub(crate) fn begin(
         &self,
         now: u64,
@@ -131,14 +139,16 @@ impl Meter {
         let mut state = self.lock();
         state.stalled += 1;
         state.own += u32::from(is_own);
-        // ORDERING: Relaxed; before the fence in `find_witness`, for a thread that enters a scope then (E1).
+        // ORDERING: Relaxed; before the fence in `find_witness`, for a thread that enters a scope then
+        // (E1).
         self.stalls.stalled.store(state.stalled, Ordering::Relaxed);
         let found = self.find_witness(found.or(self.witness()));
         self.apply(state, now);
         found
     }
 
-    /// Ends a stall in the group itself at `now`, unless it has ended with a group that had the node before. Returns whether it did.
+    /// Ends a stall in the group itself at `now`, unless it has ended with a group that had the
+    /// node before. Returns whether it did.
     pub(crate) fn end_own(&self, generation: u64, now: u64, worker: Option<&'static Record>) -> bool {
         let mut state = self.lock();
         if self.node.generation() != generation || state.own == 0 {
@@ -149,7 +159,8 @@ impl Meter {
         true
     }
 
-    /// Ends `stalls` stalls below at `now`. `worker` is the thread that had one, if it is at work here from now on.
+    /// Ends `stalls` stalls below at `now`. `worker` is the thread that had one, if it is at work
+    /// here from now on.
     pub(crate) fn end(&self, stalls: u32, now: u64, worker: Option<&'static Record>) {
         self.end_in(self.lock(), stalls, now, worker);
     }
@@ -194,8 +205,8 @@ impl Meter {
         }
     }
 
-    /// Returns the tally and the time. It looks for a witness first, because a change of scope beside the beginning of a stall may
-    /// have been missed (`record::is_watched`).
+    /// Returns the tally and the time. It looks for a witness first, because a change of scope
+    /// beside the beginning of a stall may have been missed (`record::is_watched`).
     fn look(&self) -> (Tally, u64) {
         self.update_witness(self.witness());
         (self.lock().tally, self.node.shared().nanos())

@@ -22,7 +22,8 @@ use crate::tree::handle::Group;
 
 /// Pressure.
 impl Group {
-    /// The share of time in which threads were stalled for memory, here and below: `memory.pressure`. A stall that is on counts up to now.
+    /// The share of time in which threads were stalled for memory, here and below:
+    /// `memory.pressure`. A stall that is on counts up to now.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -40,20 +41,24 @@ impl Group {
 
     /// Stalls the calling thread for memory of this group until the guard is dropped.
     ///
-    /// It is for waits for memory that the engine does not see, such as reading evicted pages back. The engine counts its own waits itself. A
-    /// thread is stalled once, however many guards it has, in the group of the first.
+    /// It is for waits for memory that the engine does not see, such as reading evicted pages
+    /// back. The engine counts its own waits itself. A thread is stalled once, however many
+    /// guards it has, in the group of the first.
     ///
-    /// It takes a short lock at each level, at its beginning and its end. Meanwhile changes of [`scope`](crate::scope) on other threads are looked at. A guard
-    /// that is forgotten (`mem::forget`) leaves the thread stalled until the group is released. If the thread was ever in a scope, its end ends the
-    /// stall too.
+    /// It takes a short lock at each level, at its beginning and its end. Meanwhile changes of
+    /// [`scope`](crate::scope) on other threads are looked at. A guard that is forgotten
+    /// (`mem::forget`) leaves the thread stalled until the group is released. If the thread was
+    /// ever in a scope, its end ends the stall too.
     pub fn stall(&self) -> StallGuard<'_> {
         stall(self.node())
     }
 
-    /// Stalls a task for memory of this group until the guard is dropped: a unit of work that waits without a thread.
+    /// Stalls a task for memory of this group until the guard is dropped: a unit of work that
+    /// waits without a thread.
     ///
-    /// Each guard is a stall of its own, whichever threads hold it. While the task waits, no thread is in its scope, so none is at work for it. The
-    /// group is `full` unless a thread is in a scope of another task there.
+    /// Each guard is a stall of its own, whichever threads hold it. While the task waits, no
+    /// thread is in its scope, so none is at work for it. The group is `full` unless a thread
+    /// is in a scope of another task there.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -68,7 +73,8 @@ impl Group {
         TaskStall::new(self)
     }
 
-    /// Adds a trigger, which fires when its line was on for its stall within its window, whichever threads were stalled.
+    /// Adds a trigger, which fires when its line was on for its stall within its window, whichever
+    /// threads were stalled.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};

@@ -1,4 +1,5 @@
-//! Record: the scope and the stall of one thread, for other threads to read. They tell whether a thread of a group is at work.
+//! Record: the scope and the stall of one thread, for other threads to read. They tell whether a
+//! thread of a group is at work.
 //!
 //! ```text
 //!   RECORDS (static)   ┌ 128 bytes: node, generation ── of the scope in force, written by its thread at each change
@@ -7,13 +8,16 @@
 //!   USED               records that a thread ever had: the end of a scan
 //! ```
 //!
-//! A thread takes a record with its first scope, and gives it back when it ends. Entering and leaving a scope costs two plain stores there and a load
-//! of `WATCHED`. That word says whether scopes of threads matter to a stall (`stall`). A thread that was never in a scope has no
+//! A thread takes a record with its first scope, and gives it back when it ends. Entering and
+//! leaving a scope costs two plain stores there and a load of `WATCHED`. That word says whether
+//! scopes of threads matter to a stall (`stall`). A thread that was never in a scope has no
 //! record: it is at work in no group.
 //!
-//! - I1. The thread that has the record writes `node`, `generation` and `stalled`. They are empty while no thread has it.
+//! - I1. The thread that has the record writes `node`, `generation` and `stalled`. They are empty
+//!   while no thread has it.
 //! - I2. Records are never freed. A reference to one stays valid, whichever thread has it.
-//! - B1. 4096 threads, as many as there are records, are seen at work. A group in which only a further thread is at work counts as full.
+//! - B1. 4096 threads, as many as there are records, are seen at work. A group in which only a
+//!   further thread is at work counts as full.
 
 use std::cell::Cell;
 
@@ -119,7 +123,8 @@ impl Record {
     pub(crate) fn put(&self, node: Option<&'static Node>, generation: u64) {
         // ORDERING: Relaxed; published by the store below.
         self.generation.store(generation, Ordering::Relaxed);
-        // ORDERING: Release; pairs with the Acquire in `scope`: a thread that reads the node reads this generation, or a later one.
+        // ORDERING: Release; pairs with the Acquire in `scope`: a thread that reads the node reads this
+        // generation, or a later one.
         self.node.store(node, Ordering::Release);
     }
 
@@ -135,11 +140,13 @@ impl Record {
 
     /// The scope of the record's thread, if that group is not released.
     pub(crate) fn scope(&self) -> Option<&'static Node> {
-        // A scope that changes meanwhile is read again. A scope that was forgotten in a released group stays as it is.
+        // A scope that changes meanwhile is read again. A scope that was forgotten in a released group
+        // stays as it is.
         for _ in 0..3 {
             // ORDERING: Acquire; pairs with `put`.
             let node = self.node.load(Ordering::Acquire)?;
-            // ORDERING: Acquire; the node's generation is read after it, and a second look comes after this one.
+            // ORDERING: Acquire; the node's generation is read after it, and a second look comes after this
+            // one.
             if node.generation() == self.generation.load(Ordering::Acquire) {
                 return Some(node);
             }
@@ -149,7 +156,8 @@ impl Record {
 
     /// The group in which the thread is at work.
     pub(crate) fn at_work(&self) -> Option<&'static Node> {
-        // ORDERING: Acquire; pairs with the Release in `give_back`, and hides the record that no thread reads.
+        // ORDERING: Acquire; pairs with the Release in `give_back`, and hides the record that no thread
+        // reads.
         if self.is_stalled() || !self.taken.load(Ordering::Acquire) { None } else { self.scope() }
     }
 
@@ -160,7 +168,8 @@ impl Record {
 
     /// Takes the record, if no thread has it.
     fn claim(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `give_back`: the words are empty (I1). Relaxed when it is taken: nothing follows.
+        // ORDERING: Acquire; pairs with the Release in `give_back`: the words are empty (I1). Relaxed when
+        // it is taken: nothing follows.
         self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -203,7 +212,8 @@ pub(crate) fn own() -> Option<&'static Record> {
 /// Whether a change of scope may matter to a stall that is on.
 #[inline(always)]
 pub(crate) fn is_watched() -> bool {
-    // ORDERING: Relaxed; a thread that begins to watch looks at the records afterwards. Both may miss one change: `docs/pressure.md`.
+    // ORDERING: Relaxed; a thread that begins to watch looks at the records afterwards. Both may miss
+    // one change: `docs/pressure.md`.
     WATCHED.load(Ordering::Relaxed) != 0
 }
 

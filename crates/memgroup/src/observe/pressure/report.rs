@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// The share of time in which threads were stalled for memory, in a group and those below it: `memory.pressure`.
+/// The share of time in which threads were stalled for memory, in a group and those below it:
+/// `memory.pressure`.
 ///
 /// It prints as that file does: two lines, each with its end.
 ///
@@ -17,7 +18,8 @@ use core::fmt;
 pub struct Pressure {
     /// At least one thread was stalled.
     pub some: PressureLine,
-    /// At least one thread was stalled, and none in a [`scope`](crate::scope) of the group or below was at work.
+    /// At least one thread was stalled, and none in a [`scope`](crate::scope) of the group or
+    /// below was at work.
     pub full: PressureLine,
 }
 
@@ -44,7 +46,8 @@ struct Percent(f64);
 
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // An average that has been 100 for long is 99.99..9. So a number within a millionth of the next digit counts as that.
+        // An average that has been 100 for long is 99.99..9. So a number within a millionth of the next
+        // digit counts as that.
         let hundredths = (self.0 * 100.0 + 1e-6) as u64;
         write!(f, "{}.{:02}", hundredths / 100, hundredths % 100)
     }

@@ -1,10 +1,12 @@
-//! Stall: a time in which a thread waits for memory of a group. It counts in the group and in all above it.
+//! Stall: a time in which a thread waits for memory of a group. It counts in the group and in all
+//! above it.
 //!
-//! A thread is stalled once, however many guards it has. The first guard begins the stall, in its group. The last one ends it, whatever the order in
-//! which they are dropped.
+//! A thread is stalled once, however many guards it has. The first guard begins the stall, in its
+//! group. The last one ends it, whatever the order in which they are dropped.
 //!
-//! While a stall is on, changes of scope on all threads are looked at, which costs them some hundred nanoseconds where they
-//! matter. A future that waits stalls its task, whatever thread polls it.
+//! While a stall is on, changes of scope on all threads are looked at, which costs them some
+//! hundred nanoseconds where they matter. A future that waits stalls its task, whatever thread
+//! polls it.
 //!
 //! - I1. `record::WATCHED` counts the stalls that are on: the sum of all groups' `own`.
 
@@ -53,7 +55,8 @@ fn is_counted(node: &'static Node) -> bool {
     node.shared().config.pressure() && !cfg!(memgroup_loom)
 }
 
-/// Stalls the calling thread for memory of `node`, which it holds by a handle, a scope or bytes, until the guard is dropped.
+/// Stalls the calling thread for memory of `node`, which it holds by a handle, a scope or bytes,
+/// until the guard is dropped.
 pub(crate) fn stall<'g>(node: &'static Node) -> StallGuard<'g> {
     let is_counted = is_counted(node);
     if is_counted {
@@ -84,7 +87,8 @@ impl Drop for StallGuard<'_> {
     }
 }
 
-/// A stall of a task for memory of a group; made by [`Group::stall_task`]. It may move between threads.
+/// A stall of a task for memory of a group; made by [`Group::stall_task`]. It may move between
+/// threads.
 #[must_use = "the stall is over when the guard is dropped"]
 #[derive(Debug)]
 pub struct TaskStall {
@@ -202,7 +206,8 @@ pub(crate) fn after_scope_change(
         return;
     }
     if !mutation::active(Mutation::MoveWithoutFence) {
-        // ORDERING: SeqCst; pairs with the fence in `Meter::find_witness` (E1 there). The record's change is before it, the looks at witnesses after.
+        // ORDERING: SeqCst; pairs with the fence in `Meter::find_witness` (E1 there). The record's change
+        // is before it, the looks at witnesses after.
         fence(Ordering::SeqCst);
     }
     let is_left = |level: &&'static Node| after.is_none_or(|after| !after.is_within(level));
@@ -214,7 +219,8 @@ pub(crate) fn after_scope_change(
     }
 }
 
-/// Ends stalls with forgotten guards, here and above, when the group is released. The caller holds the tree lock.
+/// Ends stalls with forgotten guards, here and above, when the group is released. The caller holds
+/// the tree lock.
 pub(crate) fn release(node: &'static Node) {
     if !node.pressure().is_stalled() {
         return;

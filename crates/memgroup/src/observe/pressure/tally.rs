@@ -1,22 +1,26 @@
 //! Tally: the totals and averages of one group's stalls, as a value that is told the time.
 //!
-//! Two lines, `some` and `full`, are each on or off. A change is applied at a moment. The time between two changes is all on or all off, and the next
-//! thread that looks adds it. So no timer and no thread is needed.
+//! Two lines, `some` and `full`, are each on or off. A change is applied at a moment. The time
+//! between two changes is all on or all off, and the next thread that looks adds it. So no timer
+//! and no thread is needed.
 //!
 //! ```text
 //!            at (folded until here)         last (changes until here)                 now
 //!   ─────────┼──────── stalled so long: pending ─┼── on or off throughout ──────────────┼──
 //! ```
 //!
-//! An average over T is the fraction of time that was stalled, weighted by exp(-age / T). The kernel uses this formula for windows of 2 s; here windows
-//! have any length. It is exact for a window in which the line was on, or off, throughout.
+//! An average over T is the fraction of time that was stalled, weighted by exp(-age / T). The
+//! kernel uses this formula for windows of 2 s; here windows have any length. It is exact for a
+//! window in which the line was on, or off, throughout.
 //!
-//! - I1. Time does not run backwards here: a change with an earlier moment than the last one counts from the last one's.
+//! - I1. Time does not run backwards here: a change with an earlier moment than the last one
+//!   counts from the last one's.
 //! - I2. `full` is on only where `some` is.
-//! - B1. Changes within 100 ms are folded as one window, which does not record when the line was on. An average over T is off by at most
-//!   100 ms / 8 T, 0.13 points of a hundred for `avg10`.
-//! - B2. A thread may lose its processor between reading the clock and the lock of this group. Its change then counts from the latest change before
-//!   it (I1). So a group's total may be less than that of one below it, by as much as such threads were late.
+//! - B1. Changes within 100 ms are folded as one window, which does not record when the line was
+//!   on. An average over T is off by at most 100 ms / 8 T, 0.13 points of a hundred for `avg10`.
+//! - B2. A thread may lose its processor between reading the clock and the lock of this group. Its
+//!   change then counts from the latest change before it (I1). So a group's total may be less than
+//!   that of one below it, by as much as such threads were late.
 
 use crate::observe::pressure::report::{Pressure, PressureLine};
 use crate::state::stalls::TALLY_WORDS;
@@ -133,7 +137,8 @@ impl Tally {
         }
     }
 
-    /// Folds the time until `now` into the averages: the time up to the last change, then the time since.
+    /// Folds the time until `now` into the averages: the time up to the last change, then the time
+    /// since.
     fn fold(&mut self, now: u64) {
         let window = self.last - self.at;
         if window > 0 {

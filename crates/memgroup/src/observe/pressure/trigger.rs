@@ -1,14 +1,18 @@
-//! Pressure trigger: wakes a thread or a task when a group was stalled for so long within so much time, while it is still stalled.
+//! Pressure trigger: wakes a thread or a task when a group was stalled for so long within so much
+//! time, while it is still stalled.
 //!
-//! A thread that begins or ends a stall in the group or below checks its triggers, and so does a waiter. The waiter sleeps until the earliest moment at
-//! which the trigger could fire. If nothing was stalled for a whole window, it sleeps until a stall begins. The engine has no thread for it: a
-//! waiting thread sleeps in the list of waits, and a reclaimer wakes a waiting task.
+//! A thread that begins or ends a stall in the group or below checks its triggers, and so does a
+//! waiter. The waiter sleeps until the earliest moment at which the trigger could fire. If nothing
+//! was stalled for a whole window, it sleeps until a stall begins. The engine has no thread for
+//! it: a waiting thread sleeps in the list of waits, and a reclaimer wakes a waiting task.
 //!
 //! - I1. A trigger fires at most once within its window.
 //! - I2. Each time that it fires one wait returns, also one that begins afterwards.
-//! - I3. A waiter dozes only if it has seen that nothing is stalled after it announced that it dozes, and after its wait was armed. A stall that
-//!   begins later finds that under the trigger's lock, and then the wait under the list's.
-//! - B1. It fires at most a fiftieth of the window after its condition holds, plus the time to wake a thread.
+//! - I3. A waiter dozes only if it has seen that nothing is stalled after it announced that it
+//!   dozes, and after its wait was armed. A stall that begins later finds that under the trigger's
+//!   lock, and then the wait under the list's.
+//! - B1. It fires at most a fiftieth of the window after its condition holds, plus the time to
+//!   wake a thread.
 
 use core::fmt;
 use core::future::Future;
@@ -34,8 +38,8 @@ const WINDOW: core::ops::RangeInclusive<u64> = 500_000..=10_000_000;
 
 /// The condition of a pressure trigger: a line that is on for so long within a window.
 ///
-/// Its text is that of `memory.pressure`: the line, the stall and the window in microseconds. The window is 500 ms to 10 s, and
-/// the stall 1 us to the window.
+/// Its text is that of `memory.pressure`: the line, the stall and the window in microseconds. The
+/// window is 500 ms to 10 s, and the stall 1 us to the window.
 ///
 /// ```
 /// # use memgroup::PressureTrigger;
@@ -135,7 +139,8 @@ struct State {
 }
 
 impl State {
-    /// The stall that counts towards the next firing: that in the window, less the stall for which it fired.
+    /// The stall that counts towards the next firing: that in the window, less the stall for which
+    /// it fired.
     fn growth(&self) -> u64 {
         let since_fired = self.fired.map_or(u64::MAX, |(_, total)| self.window.total() - total);
         self.window.growth().min(since_fired)
@@ -171,7 +176,8 @@ impl TriggerState {
         Target::Trigger(std::ptr::from_ref(self).addr())
     }
 
-    /// Takes in the line after a stall has begun or ended. Returns whether its waits are to be notified.
+    /// Takes in the line after a stall has begun or ended. Returns whether its waits are to be
+    /// notified.
     pub(crate) fn see(&self, seen: &Seen) -> bool {
         let mut state = self.state.lock();
         let fires = state.see(&self.trigger, seen);
@@ -192,9 +198,11 @@ impl TriggerState {
     }
 }
 
-/// A trigger on the pressure of a group, which is on until this is dropped; from [`Group::add_pressure_trigger`].
+/// A trigger on the pressure of a group, which is on until this is dropped; from
+/// [`Group::add_pressure_trigger`].
 ///
-/// It keeps its group as a handle does. A removed group has no new stalls, and waits for its triggers end.
+/// It keeps its group as a handle does. A removed group has no new stalls, and waits for its
+/// triggers end.
 #[must_use = "the trigger is on only while this lives"]
 pub struct PressureWatch {
     group: Group,
@@ -209,8 +217,8 @@ impl PressureWatch {
         PressureWatch { group: group.clone(), state }
     }
 
-    /// Whether the trigger has fired, for the caller alone. As an error, for how long it may sleep before it looks again; `None`: until a stall
-    /// begins. Its wait is armed.
+    /// Whether the trigger has fired, for the caller alone. As an error, for how long it may sleep
+    /// before it looks again; `None`: until a stall begins. Its wait is armed.
     fn look(&self) -> Result<(), Option<Duration>> {
         let node = self.group.node();
         loop {
@@ -230,10 +238,12 @@ impl PressureWatch {
         }
     }
 
-    /// Waits until the trigger fires. Returns `true` at once if it has fired since the last wait returned `true`. Returns `false` at the deadline,
-    /// when the group is removed, or when its waits are [ended](Group::wake_waiters). Of several waits, one returns `true`.
+    /// Waits until the trigger fires. Returns `true` at once if it has fired since the last wait
+    /// returned `true`. Returns `false` at the deadline, when the group is removed, or when its
+    /// waits are [ended](Group::wake_waiters). Of several waits, one returns `true`.
     ///
-    /// It fires at most once within its window, and while the stall is still on. The stalls it fires for happen before the return.
+    /// It fires at most once within its window, and while the stall is still on. The stalls it
+    /// fires for happen before the return.
     pub fn wait(&self, deadline: impl Into<Deadline>) -> bool {
         let deadline = deadline.into().instant_or_far();
         let listed = begin_for_events(self.group.node(), WaitKind::Pressure, self.state.target(), deadline);
@@ -254,14 +264,17 @@ impl PressureWatch {
 
     /// Waits as [`wait`](PressureWatch::wait) does, and without a thread: a future, of no runtime.
     ///
-    /// A [`Reclaimer`](crate::Reclaimer) wakes the task when a stall begins or the trigger fires, and at the moments at which it could fire. So a
-    /// hierarchy needs one that [runs](crate::Reclaimer::run). While it is in a shrinker's call or a kill hook, it wakes no task; another reclaimer
-    /// does.
+    /// A [`Reclaimer`](crate::Reclaimer) wakes the task when a stall begins or the trigger fires,
+    /// and at the moments at which it could fire. So a hierarchy needs one that
+    /// [runs](crate::Reclaimer::run). While it is in a shrinker's call or a kill hook, it wakes no
+    /// task; another reclaimer does.
     ///
-    /// A poll runs no code of the user's but the clone and the drop of a waker. It waits for short locks only: those that a stall takes at its begin
-    /// and end, and that of the list of waits. The wait is [listed](crate::Hierarchy::waits).
+    /// A poll runs no code of the user's but the clone and the drop of a waker. It waits for short
+    /// locks only: those that a stall takes at its begin and end, and that of the list of
+    /// waits. The wait is [listed](crate::Hierarchy::waits).
     ///
-    /// *Cancel safety*: dropped at any moment it leaves nothing behind. A firing is kept until a wait returns for it.
+    /// *Cancel safety*: dropped at any moment it leaves nothing behind. A firing is kept until a
+    /// wait returns for it.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy, WaitEnded};
@@ -302,7 +315,8 @@ impl PressureWatch {
     /// - [`Removed`](WaitEnded::Removed): the group was removed.
     /// - [`Woken`](WaitEnded::Woken): all its waits were [ended](Group::wake_waiters).
     /// - [`Deadline`](WaitEnded::Deadline): the [deadline](Fired::until) has passed.
-    /// - [`NoReclaimer`](WaitEnded::NoReclaimer): there is no reclaimer, or the last one was stopped.
+    /// - [`NoReclaimer`](WaitEnded::NoReclaimer): there is no reclaimer, or the last one was
+    ///   stopped.
     ///
     /// # Panics
     /// When it is polled after its end.
@@ -314,7 +328,8 @@ impl PressureWatch {
 
 /// A wait for a trigger without a thread; from [`PressureWatch::fired`].
 ///
-/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it leaves nothing behind.
+/// It does nothing before its first poll, and belongs to no runtime. Dropped at any moment it
+/// leaves nothing behind.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Fired<'a> {
     watch: &'a PressureWatch,
@@ -322,7 +337,8 @@ pub struct Fired<'a> {
 }
 
 impl Fired<'_> {
-    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it is unless set. A reclaimer wakes the task then.
+    /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it
+    /// is unless set. A reclaimer wakes the task then.
     pub fn until(mut self, deadline: impl Into<Deadline>) -> Self {
         self.wait.set_deadline(deadline.into());
         self

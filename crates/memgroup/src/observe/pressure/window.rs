@@ -1,9 +1,11 @@
 //! Window: the growth of a total in a time of fixed length that ends now.
 //!
-//! As the kernel's: windows follow each other, and the growth of the last one counts for as much of it as the time that ends
-//! now covers. The total is told at each change of its line, so between two changes it grows steadily or not at all.
+//! As the kernel's: windows follow each other, and the growth of the last one counts for as much
+//! of it as the time that ends now covers. The total is told at each change of its line, so
+//! between two changes it grows steadily or not at all.
 //!
-//! - B1. The growth in the last window counts as steady. So the result is off by at most a quarter of the window.
+//! - B1. The growth in the last window counts as steady. So the result is off by at most a quarter
+//!   of the window.
 
 /// The growth in one window; see the top of this file.
 #[derive(Clone, Debug)]

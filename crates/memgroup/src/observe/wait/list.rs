@@ -1,5 +1,5 @@
-//! List of waits: every wait in a hierarchy, from its beginning to its end, except charges that wait
-//! for room (`charges`).
+//! List of waits: every wait in a hierarchy, from its beginning to its end, except charges that
+//! wait for room (`charges`).
 //!
 //! ```text
 //!   begin ──▶ in the list ── park ──▶ Notified | All | Deadline ── park ... ──▶ dropped: out of the list
@@ -17,16 +17,17 @@
 //! once for each wait, and not once for each event.
 //!
 //! - I1. A wait is in the list from `begin` to the drop of its `Place`, and has a deadline.
-//! - I2. `Wake::All` stays: each further `park` returns it at once. A notice is for one `park`, or for
-//!   one poll of a task.
-//! - I3. An event may be counted, and a waiter notified, inside an allocator and under the tree lock.
-//!   So a notice allocates nothing, and under the lock no waker is called, cloned or dropped: those
-//!   are the user's code. Only the lock of the reclaimers is taken under it.
-//! - E1. `notify`, `wake_within` → `park`: the notice is under the lock, and the thread is unparked
-//!   after it is there. Loom: the models of `reclaim::queue`.
-//! - E2. A removal marks the group offline, then goes through the list. A wait enters the list, then
-//!   checks the mark. Both are under the lock, so no wait of a removed group sleeps.
-//! - E3. An event ↔ `Place::arm`: see `event` E1. A firing ↔ `Place::arm`: see `pressure::trigger` I3.
+//! - I2. `Wake::All` stays: each further `park` returns it at once. A notice is for one `park`, or
+//!   for one poll of a task.
+//! - I3. An event may be counted, and a waiter notified, inside an allocator and under the tree
+//!   lock. So a notice allocates nothing, and under the lock no waker is called, cloned or
+//!   dropped: those are the user's code. Only the lock of the reclaimers is taken under it.
+//! - E1. `notify`, `wake_within` → `park`: the notice is under the lock, and the thread is
+//!   unparked after it is there. Loom: the models of `reclaim::queue`.
+//! - E2. A removal marks the group offline, then goes through the list. A wait enters the list,
+//!   then checks the mark. Both are under the lock, so no wait of a removed group sleeps.
+//! - E3. An event ↔ `Place::arm`: see `event` E1. A firing ↔ `Place::arm`: see `pressure::trigger`
+//!   I3.
 
 mod place;
 
@@ -54,7 +55,8 @@ use crate::tree::shared::Shared;
 pub(crate) enum Target {
     /// Events of its group.
     Group(Reach),
-    /// The firing of the trigger with its state at this address, or the begin of a stall for which it dozes.
+    /// The firing of the trigger with its state at this address, or the begin of a stall for which
+    /// it dozes.
     Trigger(usize),
 }
 
@@ -127,8 +129,8 @@ impl List {
         at.into_iter().for_each(|at| _ = self.looks.remove(&(at, ticket)));
     }
 
-    /// A task that polls has another waker, and looks itself. Returns the waker before, and the reason
-    /// why it was woken.
+    /// A task that polls has another waker, and looks itself. Returns the waker before, and the
+    /// reason why it was woken.
     fn renew(&mut self, ticket: Ticket, waker: Party) -> (Party, Option<Wake>) {
         self.wakers.reserve(self.waits.len());
         self.looks_no_more(ticket);
@@ -162,8 +164,8 @@ impl Waits {
         Ticket(list.waits.add(entry))
     }
 
-    /// Notifies the waits that are meant, and a reclaimer if tasks are among them. Returns how many
-    /// had not been notified so.
+    /// Notifies the waits that are meant, and a reclaimer if tasks are among them. Returns how
+    /// many had not been notified so.
     fn notify(&self, wake: Wake, mut is_meant: impl FnMut(&mut Entry) -> bool) -> usize {
         let mut list = self.list.lock();
         let List { waits, wakers, .. } = &mut *list;
@@ -176,13 +178,14 @@ impl Waits {
         notified
     }
 
-    /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were ended now.
+    /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were
+    /// ended now.
     pub(crate) fn wake_within(&self, top: &'static Node) -> usize {
         self.notify(Wake::All, |entry| entry.node.is_within(top) || std::ptr::eq(entry.at, top))
     }
 
-    /// No reclaimer is left: ends the waits of all tasks, and calls their wakers. The caller holds no
-    /// other lock.
+    /// No reclaimer is left: ends the waits of all tasks, and calls their wakers. The caller holds
+    /// no other lock.
     pub(crate) fn desert_tasks(&self) {
         if !mutation::active(Mutation::LastReclaimerLeavesTasks) {
             self.notify(Wake::Deserted, |entry| entry.party.is_task());
@@ -195,8 +198,8 @@ impl Waits {
         self.list.lock().waits.values().for_each(visit);
     }
 
-    /// Returns whether a wait is armed. A wait that is not seen here sees the counts that the caller
-    /// wrote before.
+    /// Returns whether a wait is armed. A wait that is not seen here sees the counts that the
+    /// caller wrote before.
     pub(crate) fn is_armed(&self) -> bool {
         if !mutation::active(Mutation::EventLooksWithoutFence) {
             // ORDERING: SeqCst fence; pairs with the one in `Place::arm` (E3). Weaker, this load could
@@ -227,8 +230,8 @@ impl Waits {
         }
     }
 
-    /// Notifies the tasks that were to look again by `now`. Takes wakers of tasks that were notified,
-    /// and returns when the next one looks again.
+    /// Notifies the tasks that were to look again by `now`. Takes wakers of tasks that were
+    /// notified, and returns when the next one looks again.
     pub(crate) fn take_wakers(&self, now: Instant) -> (Wakers, Option<Instant>) {
         let mut list = self.list.lock();
         while let Some(&(at, ticket)) = list.looks.first()

@@ -21,7 +21,8 @@ use crate::tree::node::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitKind {
-    /// Room for a charge ([`Group::charge_until`](crate::Group::charge_until)), or room alone ([`Group::wait_for_room`](crate::Group::wait_for_room)).
+    /// Room for a charge ([`Group::charge_until`](crate::Group::charge_until)), or room alone
+    /// ([`Group::wait_for_room`](crate::Group::wait_for_room)).
     Charge,
     /// The end of a delay that a group above its `high` owes.
     Throttle,
@@ -64,7 +65,8 @@ pub(crate) fn removed(node: &'static Node) {
     node.shared().waits().wake_within(node);
 }
 
-/// Returns whether a model that has found a fault unwinds: its locks and atomics must not be used then.
+/// Returns whether a model that has found a fault unwinds: its locks and atomics must not be used
+/// then.
 pub(crate) fn is_model_failing() -> bool {
     cfg!(memgroup_loom) && std::thread::panicking()
 }

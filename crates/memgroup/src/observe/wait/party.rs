@@ -1,7 +1,7 @@
 //! Party: a thread or a task that waits; and the wakers of tasks, which are called without a lock.
 //!
-//! - I1. A thread is unparked under the lock of its wait, because that runs no user's code. The waker
-//!   of a task is moved to a queue there, and is called, cloned and dropped without a lock.
+//! - I1. A thread is unparked under the lock of its wait, because that runs no user's code. The
+//!   waker of a task is moved to a queue there, and is called, cloned and dropped without a lock.
 //! - I2. The queue has memory for the waker of each task that may be notified, so that a notice
 //!   allocates nothing: it is reserved when the waker comes.
 

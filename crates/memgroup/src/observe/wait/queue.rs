@@ -1,10 +1,10 @@
-//! Wait queue: waits in the order of arrival, a queue for each key. The key of a wait for a cache is the shrinker slot. Charges that
-//! wait for room have a structure of their own (`charges`).
+//! Wait queue: waits in the order of arrival, a queue for each key. The key of a wait for a cache
+//! is the shrinker slot. Charges that wait for room have a structure of their own (`charges`).
 //!
-//! - I1. A thread parks by its wait in the list (`list`). The serving thread stores the outcome in the item under the queue's lock,
-//!   and notifies the ticket before it unlocks.
-//! - I2. A wait leaves the queue under the lock, and takes the outcome with it. Of a hand-over and a deadline at the same moment
-//!   exactly one counts.
+//! - I1. A thread parks by its wait in the list (`list`). The serving thread stores the outcome in
+//!   the item under the queue's lock, and notifies the ticket before it unlocks.
+//! - I2. A wait leaves the queue under the lock, and takes the outcome with it. Of a hand-over and
+//!   a deadline at the same moment exactly one counts.
 
 use crate::observe::wait::list::Ticket;
 

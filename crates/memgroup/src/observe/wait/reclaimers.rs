@@ -2,9 +2,9 @@
 //!
 //! - I1. The lock is the last in the order of locks. Under it a thread is unparked at most.
 //! - I2. A notice is for one reclaimer that sleeps. One that ends passes its own notice on.
-//! - E1. sleep ↔ notice: a reclaimer says that it sleeps, then looks for work, and parks only if no
-//!   notice has come since. Work is put down under the locks that the look takes, and the notice
-//!   follows. So the look finds the work, or the notice finds the sleeper. Loom:
+//! - E1. sleep ↔ notice: a reclaimer says that it sleeps, then looks for work, and parks only if
+//!   no notice has come since. Work is put down under the locks that the look takes, and the
+//!   notice follows. So the look finds the work, or the notice finds the sleeper. Loom:
 //!   `a_reclaimer_wakes_the_task`.
 
 use std::time::{Duration, Instant};
@@ -72,8 +72,8 @@ impl Reclaimers {
         wake_one(&mut self.0.lock().0);
     }
 
-    /// Returns the next piece of work that `look` finds, or `None` when the reclaimer was ended. It
-    /// sleeps until there is some; `look` returns until when at most.
+    /// Returns the next piece of work that `look` finds, or `None` when the reclaimer was ended.
+    /// It sleeps until there is some; `look` returns until when at most.
     pub(crate) fn next<W>(
         &self,
         number: u64,

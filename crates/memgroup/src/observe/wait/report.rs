@@ -55,7 +55,8 @@ impl fmt::Display for WaitReport {
     }
 }
 
-/// The waits of a group and of those below it, except those for events and triggers, as they were at one instant.
+/// The waits of a group and of those below it, except those for events and triggers, as they were
+/// at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -113,7 +114,8 @@ pub(crate) fn copy(shared: &'static Shared) -> Vec<(GroupId, u64, Instant)> {
 
 /// Waits.
 impl Hierarchy {
-    /// Every wait of every group, the longest first. It shows why threads and tasks make no progress.
+    /// Every wait of every group, the longest first. It shows why threads and tasks make no
+    /// progress.
     ///
     /// ```
     /// # use memgroup::{Config, Hierarchy};
@@ -124,7 +126,8 @@ impl Hierarchy {
     /// # assert!(hierarchy.waits().is_empty());
     /// ```
     pub fn waits(&self) -> Vec<WaitReport> {
-        // A wait holds its group, and that the groups above. The handles keep their paths when it has ended.
+        // A wait holds its group, and that the groups above. The handles keep their paths when it has
+        // ended.
         let held = |wait: Seen| (Group::pinned(wait.node), Group::pinned(wait.at), wait);
         let mut waits = collect(self.shared(), |_| true, held);
         waits.sort_by_key(|(_, _, wait)| wait.since);
@@ -171,10 +174,11 @@ impl Group {
         waiters
     }
 
-    /// Ends all waits of this group and of those below it, of every kind. Returns how many it ended.
+    /// Ends all waits of this group and of those below it, of every kind. Returns how many it
+    /// ended.
     ///
-    /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile. Delays and
-    /// waits for events and triggers are over. Waits that
+    /// Charges fail with [`Woken`](crate::ChargeErrorKind::Woken) unless they were made meanwhile.
+    /// Delays and waits for events and triggers are over. Waits that
     /// begin afterwards are not ended.
     pub fn wake_waiters(&self) -> usize {
         let (node, shared) = (self.node(), self.node().shared());

@@ -10,10 +10,11 @@
 //! frozen. A waker is the user's code, and may charge. So the thread that counts an event calls no
 //! waker. A reclaimer does, on a thread that is in none of these.
 //!
-//! - I1. A task is in the list from the poll that found nothing until its future ends or is dropped.
-//! - I2. A task is in the list before it looks for a reclaimer. The last reclaimer leaves before it
-//!   notifies the tasks in the list. So one of the two sees the other, and no task waits without a
-//!   reclaimer.
+//! - I1. A task is in the list from the poll that found nothing until its future ends or is
+//!   dropped.
+//! - I2. A task is in the list before it looks for a reclaimer. The last reclaimer leaves before
+//!   it notifies the tasks in the list. So one of the two sees the other, and no task waits
+//!   without a reclaimer.
 //! - E1. Reclaimer ↔ event: see `reclaimers` E1.
 
 use core::fmt;
@@ -86,8 +87,8 @@ impl TaskWait {
         }
     }
 
-    /// Polls it. `look` returns the result, or, as an error, when it must look again although nothing
-    /// notifies it.
+    /// Polls it. `look` returns the result, or, as an error, when it must look again although
+    /// nothing notifies it.
     pub(crate) fn poll<T>(
         &mut self,
         waker: &Waker,

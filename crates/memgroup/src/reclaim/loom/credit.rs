@@ -1,5 +1,5 @@
-//! Models of the credit: bytes that a thread frees for its charge are that charge's, whatever other
-//! threads charge meanwhile.
+//! Models of the credit: bytes that a thread frees for its charge are that charge's, whatever
+//! other threads charge meanwhile.
 
 use memgroup_sync::loom::thread;
 

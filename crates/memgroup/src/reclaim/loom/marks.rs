@@ -12,8 +12,8 @@ use crate::reclaim::group;
 use crate::reclaim::slot::SlotState;
 use crate::tree::node::Node;
 
-/// A group below the root, with three slots of caches: one is marked in the top word of its bitmap,
-/// two in a chunk.
+/// A group below the root, with three slots of caches: one is marked in the top word of its
+/// bitmap, two in a chunk.
 struct Fixture {
     leaf: &'static Node,
     caches: [AtomicU64; SLOTS as usize],

@@ -17,8 +17,8 @@ pub(crate) struct Reading {
     pub(crate) is_dry_run: bool,
     /// Whether the limit is the group's fair share of the one above (`counter::share`).
     pub(crate) is_share: bool,
-    /// The most bytes of the usage that are prepaid (I7). Set by a refusal; exact about the instant
-    /// of a final one.
+    /// The most bytes of the usage that are prepaid (I7). Set by a refusal; exact about the
+    /// instant of a final one.
     pub(crate) prepaid_most: u64,
 }
 
@@ -52,7 +52,8 @@ impl Reading {
         self.over && self.is_only_dry_run(bytes)
     }
 
-    /// Returns whether a charge would not fit even if every prepaid byte went back to the counters.
+    /// Returns whether a charge would not fit even if every prepaid byte went back to the
+    /// counters.
     pub(crate) fn is_beyond_stocks(self, bytes: u64) -> bool {
         self.offline
             || self.usage.saturating_sub(self.prepaid_most) > self.most().saturating_sub(bytes)

@@ -1,7 +1,7 @@
 //! The built-in subsystems, which every hierarchy has, and the keys of their statistics.
 //!
-//! `file`, `rbytes`, `wbytes`, `rios` and `wios` have the meaning of cgroup v2's `memory.stat` and `io.stat`. All other names are
-//! this library's own.
+//! `file`, `rbytes`, `wbytes`, `rios` and `wios` have the meaning of cgroup v2's `memory.stat` and
+//! `io.stat`. All other names are this library's own.
 
 /// Positions of the built-in subsystems.
 pub(crate) const MEMORY: usize = 0;
@@ -47,9 +47,11 @@ pub mod memory {
     pub const STATEMENTS: StatKey = SUBSYSTEM.key("statements");
     /// `sort`: bytes of sorts, where a database can tell. Adapters add to it.
     pub const SORT: StatKey = SUBSYSTEM.key("sort");
-    /// `hash`: bytes of hash tables of joins and aggregations, where a database can tell. Adapters add to it.
+    /// `hash`: bytes of hash tables of joins and aggregations, where a database can tell. Adapters
+    /// add to it.
     pub const HASH: StatKey = SUBSYSTEM.key("hash");
-    /// `charges`: attempts to charge at least one byte. In a hierarchy without stock none is counted.
+    /// `charges`: attempts to charge at least one byte. In a hierarchy without stock none is
+    /// counted.
     pub const CHARGES: StatKey = SUBSYSTEM.key("charges");
     /// `stock_misses`: charges that the stock did not serve alone. All others are hits.
     pub const STOCK_MISSES: StatKey = SUBSYSTEM.key("stock_misses");
@@ -57,11 +59,13 @@ pub mod memory {
     pub const STOCK_REFILLS: StatKey = SUBSYSTEM.key("stock_refills");
     /// `stock_returns`: uncharges that overflowed the stock and returned a batch.
     pub const STOCK_RETURNS: StatKey = SUBSYSTEM.key("stock_returns");
-    /// `stock_drains`: stocks emptied by a drain, a refusal, a lowered limit, removal or the slot's budget.
+    /// `stock_drains`: stocks emptied by a drain, a refusal, a lowered limit, removal or the
+    /// slot's budget.
     pub const STOCK_DRAINS: StatKey = SUBSYSTEM.key("stock_drains");
     /// `stock_drained`: bytes that drained stocks returned to the counters.
     pub const STOCK_DRAINED: StatKey = SUBSYSTEM.key("stock_drained");
-    /// `refusals`: charges of at least one byte that this group refused, by its own limit or because it was removed.
+    /// `refusals`: charges of at least one byte that this group refused, by its own limit or
+    /// because it was removed.
     ///
     /// The charge may be one of the group or of a group below it.
     pub const REFUSALS: StatKey = SUBSYSTEM.key("refusals");
@@ -71,10 +75,11 @@ pub mod memory {
     pub const RECLAIMS: StatKey = SUBSYSTEM.key("reclaims");
     /// `reclaimed`: bytes that caches of the group gave back in those calls.
     pub const RECLAIMED: StatKey = SUBSYSTEM.key("reclaimed");
-    /// `gained`: bytes that caches of any group gave back for charges of this group that were then made.
+    /// `gained`: bytes that caches of any group gave back for charges of this group that were then
+    /// made.
     pub const GAINED: StatKey = SUBSYSTEM.key("gained");
-    /// `throttles`: times that a thread was delayed, or delayed itself, because the group was above a `high`, or above a `max`
-    /// after a forced charge.
+    /// `throttles`: times that a thread was delayed, or delayed itself, because the group was
+    /// above a `high`, or above a `max` after a forced charge.
     pub const THROTTLES: StatKey = SUBSYSTEM.key("throttles");
     /// `throttled_usec`: sum of those delays over all threads.
     pub const THROTTLED_USEC: StatKey = SUBSYSTEM.key("throttled_usec");
@@ -87,7 +92,8 @@ pub mod cpu {
     pub(crate) const SUBSYSTEM: Subsystem =
         Subsystem { name: "cpu", stats: &[Stat::time("scope_usec"), Stat::count("nr_scopes")] };
 
-    /// `scope_usec`: wall-clock time that threads spent in scopes of the group, running or waiting.
+    /// `scope_usec`: wall-clock time that threads spent in scopes of the group, running or
+    /// waiting.
     ///
     /// Time inside a nested scope counts for the inner group only.
     pub const SCOPE_USEC: StatKey = SUBSYSTEM.key("scope_usec");

@@ -1,4 +1,5 @@
-//! Flushed values: the statistics of one group in one subsystem, besides the additions that wait on the slots.
+//! Flushed values: the statistics of one group in one subsystem, besides the additions that wait
+//! on the slots.
 //!
 //! ```text
 //!   sequence, flushed_at, next, zero_at    one word each
@@ -9,13 +10,15 @@
 //!   base[n]    additions that found no record: one more slot, shared by all threads
 //! ```
 //!
-//! All words lie together, so that a flush can prefetch their lines from one address. Words of a group that was never flushed are zero, and
-//! lie in pages that the system has not backed.
+//! All words lie together, so that a flush can prefetch their lines from one address. Words of a
+//! group that was never flushed are zero, and lie in pages that the system has not backed.
 //!
-//! - I1. One thread at a time writes `local`, `total` and `pending`. A flush, a mover and a release do so with the lock of the
-//!   update tree.
-//! - I2. Outside of a piece of a flush `pending` is zero, and `total` is `local` plus the totals of all children, released ones included.
-//! - E1. write → copy: a sequence lock. A copy has all values of a write or none. Loom: `copies_values_of_one_moment`.
+//! - I1. One thread at a time writes `local`, `total` and `pending`. A flush, a mover and a
+//!   release do so with the lock of the update tree.
+//! - I2. Outside of a piece of a flush `pending` is zero, and `total` is `local` plus the totals
+//!   of all children, released ones included.
+//! - E1. write → copy: a sequence lock. A copy has all values of a write or none. Loom:
+//!   `copies_values_of_one_moment`.
 
 use memgroup_sync::atomic::{AtomicU64, Ordering, fence};
 use memgroup_sync::spin::Wait;
@@ -116,17 +119,19 @@ impl FlushedStats {
         if mutation::active(Mutation::CopyIsNotOfOneMoment) {
             return change();
         }
-        // ORDERING: Relaxed, and the fence: a reader of a value that is stored below sees the odd number (E1).
+        // ORDERING: Relaxed, and the fence: a reader of a value that is stored below sees the odd number
+        // (E1).
         self.sequence().store(sequence + 1, Ordering::Relaxed);
         // ORDERING: Release; pairs with the Acquire fence in `copy`.
         fence(Ordering::Release);
         change();
-        // ORDERING: Release; pairs with the Acquire in `copy`: a reader of the even number sees the values.
+        // ORDERING: Release; pairs with the Acquire in `copy`: a reader of the even number sees the
+        // values.
         self.sequence().store(sequence + 2, Ordering::Release);
     }
 
-    /// Adds the changes of the group to its values and to the pending values of `parent`, and zeroes `deltas`. Whether any was not
-    /// zero.
+    /// Adds the changes of the group to its values and to the pending values of `parent`, and
+    /// zeroes `deltas`. Whether any was not zero.
     pub(crate) fn apply(&self, deltas: &mut [i64], parent: Option<FlushedStats>) -> bool {
         if deltas.iter().all(|&delta| delta == 0) {
             return false;
@@ -253,8 +258,8 @@ impl FlushedStats {
                     // ORDERING: Relaxed; valid only if the sequence number stays the same.
                     *into = value.load(Ordering::Relaxed) as i64;
                 }
-                // ORDERING: Acquire; pairs with the Release fence in `write`: a copy with a value of a write that began
-                // meanwhile sees its odd number.
+                // ORDERING: Acquire; pairs with the Release fence in `write`: a copy with a value of a write
+                // that began meanwhile sees its odd number.
                 fence(Ordering::Acquire);
                 // ORDERING: Relaxed; after the fence.
                 if self.sequence().load(Ordering::Relaxed) == before {
@@ -288,7 +293,8 @@ impl FlushedStats {
         (next - 1) as u32
     }
 
-    /// Notes when a flush of the subtree began. One that began later may have ended before, between two of its pieces.
+    /// Notes when a flush of the subtree began. One that began later may have ended before,
+    /// between two of its pieces.
     pub(crate) fn note_flush(&self, at: u64) {
         // ORDERING: Relaxed; one thread at a time notes (I1).
         let at = self.words[FLUSHED_AT].load(Ordering::Relaxed).max(at + 1);
@@ -296,7 +302,8 @@ impl FlushedStats {
         self.words[FLUSHED_AT].store(at, Ordering::Release);
     }
 
-    /// The latest beginning of a flush that started from this group and has ended, on the hierarchy's clock.
+    /// The latest beginning of a flush that started from this group and has ended, on the
+    /// hierarchy's clock.
     pub(crate) fn flushed_at(&self) -> Option<u64> {
         // ORDERING: Acquire; as above.
         self.words[FLUSHED_AT].load(Ordering::Acquire).checked_sub(1)

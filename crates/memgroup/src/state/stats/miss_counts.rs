@@ -1,7 +1,9 @@
-//! Miss counts: how often a group's stock was missed, refilled and drained, while the group has no record for statistics.
+//! Miss counts: how often a group's stock was missed, refilled and drained, while the group has no
+//! record for statistics.
 //!
-//! Most groups miss their stock a few times and are then served by it. Two words in the node count that, so that such a group needs no copy
-//! of all statistics on each slot. A group that misses more often gets a record.
+//! Most groups miss their stock a few times and are then served by it. Two words in the node count
+//! that, so that such a group needs no copy of all statistics on each slot. A group that misses
+//! more often gets a record.
 //!
 //! ```text
 //!   counts    12 bits each: charges, misses, refills, returns, drains      drained    bytes

@@ -1,4 +1,5 @@
-//! Storage of statistics: definitions of subsystems, the words of one group, and its flushed values.
+//! Storage of statistics: definitions of subsystems, the words of one group, and its flushed
+//! values.
 
 pub(crate) mod builtin;
 pub(crate) mod flushed;

@@ -1,10 +1,12 @@
 //! Registry of the subsystems of one hierarchy.
 //!
-//! A subsystem is registered for the rest of the hierarchy's life. A hierarchy that is used again starts with the built-in ones. The
-//! stores of its other subsystems stay, without a subsystem, and the next subsystem that fits one gets it.
+//! A subsystem is registered for the rest of the hierarchy's life. A hierarchy that is used again
+//! starts with the built-in ones. The stores of its other subsystems stay, without a subsystem,
+//! and the next subsystem that fits one gets it.
 //!
 //! - I1. One subsystem is registered at a time.
-//! - I2. A store is in the registry when every node has an entry in it, and a node that is made later gets one (`store`, I2).
+//! - I2. A store is in the registry when every node has an entry in it, and a node that is made
+//!   later gets one (`store`, I2).
 
 use std::sync::OnceLock;
 
@@ -19,8 +21,9 @@ use crate::state::stats::update_tree::UpdateTree;
 
 pub(crate) struct Registry {
     stores: [OnceLock<&'static StatStore>; SUBSYSTEMS_MAX],
-    /// Held by the thread that registers a subsystem. It has the stores of registrations that failed, for the next ones: a store is never freed,
-    /// so they would be lost. There is at most one for each number and width.
+    /// Held by the thread that registers a subsystem. It has the stores of registrations that
+    /// failed, for the next ones: a store is never freed, so they would be lost. There is at
+    /// most one for each number and width.
     registering: Mutex<Vec<&'static StatStore>>,
     /// The update tree, if all subsystems of the hierarchy share one.
     shared_tree: Option<&'static UpdateTree>,
@@ -87,8 +90,9 @@ impl Registry {
 
     /// Registers `subsystem`, or returns the store of the same one registered before.
     ///
-    /// `attach` makes an entry in a new store for each group. Before it frees the tree lock it calls the function that it is given,
-    /// which publishes the store. It returns whether the system had memory for the entries. `join` adds the store to its update tree, with
+    /// `attach` makes an entry in a new store for each group. Before it frees the tree lock it
+    /// calls the function that it is given, which publishes the store. It returns whether the
+    /// system had memory for the entries. `join` adds the store to its update tree, with
     /// the turn to flush.
     pub(crate) fn register(
         &self,
@@ -150,7 +154,8 @@ impl Registry {
         Ok(store)
     }
 
-    /// Unregisters all but the built-in subsystems, for the hierarchy's next user, who has this configuration of the same shape.
+    /// Unregisters all but the built-in subsystems, for the hierarchy's next user, who has this
+    /// configuration of the same shape.
     pub(crate) fn forget(&self, config: &Config) {
         *self.config.lock() = *config;
         self.stores().skip(config.builtin().len()).for_each(|store| store.set_subsystem(None));

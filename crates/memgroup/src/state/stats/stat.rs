@@ -21,8 +21,9 @@ pub enum StatKind {
     Count,
     /// Level in bytes or things, which rises and falls.
     ///
-    /// The code that raises a group's gauge must lower it at the same group before that group is released. A remainder at the
-    /// release stays in the groups above, and cannot be taken from there.
+    /// The code that raises a group's gauge must lower it at the same group before that group is
+    /// released. A remainder at the release stays in the groups above, and cannot be taken from
+    /// there.
     Gauge,
     /// Time, which only grows: added in nanoseconds, read in microseconds, rounded down.
     Time,
@@ -64,7 +65,8 @@ impl Stat {
 
 /// Key of one statistic: which subsystem it belongs to, and its position there.
 ///
-/// Those of the built-in subsystems are constants in [`stats`](crate::stats). [`Subsystem::key`] makes others.
+/// Those of the built-in subsystems are constants in [`stats`](crate::stats). [`Subsystem::key`]
+/// makes others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StatKey {
     identity: u64,
@@ -95,7 +97,8 @@ impl StatKey {
         self.kind
     }
 
-    /// Position of the statistic in its subsystem, and so of its value among all values of a group.
+    /// Position of the statistic in its subsystem, and so of its value among all values of a
+    /// group.
     #[inline]
     pub const fn index(&self) -> usize {
         self.index as usize
@@ -108,10 +111,11 @@ impl StatKey {
     }
 }
 
-/// Definition of a subsystem to [register](crate::Hierarchy::register): a name, and statistics that are flushed together.
+/// Definition of a subsystem to [register](crate::Hierarchy::register): a name, and statistics
+/// that are flushed together.
 ///
-/// Names and statistics are `'static`. Definitions that are made at run time are leaked, once each, because a subsystem stays
-/// registered for the rest of its hierarchy's life.
+/// Names and statistics are `'static`. Definitions that are made at run time are leaked, once
+/// each, because a subsystem stays registered for the rest of its hierarchy's life.
 ///
 /// ```
 /// use memgroup::{Config, Freshness, Hierarchy, Reach, Stat, StatKey, Subsystem};
@@ -170,7 +174,8 @@ impl Subsystem {
         hash
     }
 
-    /// Converts times from nanoseconds, as they are added, to microseconds. `values` are those of one group, or of several in turn.
+    /// Converts times from nanoseconds, as they are added, to microseconds. `values` are those of
+    /// one group, or of several in turn.
     pub(crate) fn to_units(self, values: &mut [i64]) {
         for (at, _) in self.stats.iter().enumerate().filter(|(_, stat)| stat.kind == StatKind::Time) {
             values.iter_mut().skip(at).step_by(self.stats.len()).for_each(|value| *value /= 1000);

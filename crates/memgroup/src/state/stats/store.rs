@@ -27,11 +27,14 @@ pub(crate) struct StatStore {
     /// `None` while no subsystem of the hierarchy's present user has the store.
     subsystem: Mutex<Option<Subsystem>>,
     words: usize,
-    /// The memory of flushed values: a chunk of them for each chunk of nodes. Its pages are backed when values are first written.
+    /// The memory of flushed values: a chunk of them for each chunk of nodes. Its pages are backed
+    /// when values are first written.
     values: ChunkPool<AtomicU64>,
-    /// Chunks that were taken for nodes which the system then had no memory for. A chunk without an owner would be lost.
+    /// Chunks that were taken for nodes which the system then had no memory for. A chunk without
+    /// an owner would be lost.
     spare: Mutex<Vec<ValuesChunk>>,
-    /// Groups without a record, and the number of them that address space is set aside for. Under the tree lock.
+    /// Groups without a record, and the number of them that address space is set aside for. Under
+    /// the tree lock.
     lacking: AtomicU64,
     provided: AtomicU64,
 }
@@ -95,7 +98,8 @@ impl StatStore {
         self.spare.lock().push(values);
     }
 
-    /// Makes `entry`, which lies in `chunk`, the one of the group with this number. Its flushed values are in `values`.
+    /// Makes `entry`, which lies in `chunk`, the one of the group with this number. Its flushed
+    /// values are in `values`.
     pub(crate) fn attach<T: Erasable>(
         &'static self,
         entry: &StatEntry,
@@ -111,7 +115,8 @@ impl StatStore {
         entry.store.set(self);
     }
 
-    /// Counts a group that has no record and may need one. The caller holds the tree lock, as for all methods that follow.
+    /// Counts a group that has no record and may need one. The caller holds the tree lock, as for
+    /// all methods that follow.
     pub(crate) fn count_lacking(&self) {
         // ORDERING: Relaxed; under the tree lock, here and below.
         self.lacking.fetch_add(1, Ordering::Relaxed);
@@ -135,14 +140,16 @@ impl StatStore {
         self.records.limbo_bytes()
     }
 
-    /// Frees retired memory after its grace period, at most so many records. Whether there may be more.
+    /// Frees retired memory after its grace period, at most so many records. Whether there may be
+    /// more.
     pub(crate) fn reclaim(&'static self, most: usize) -> bool {
         self.records.reclaim_some(most) == most
     }
 
     /// Sets address space aside for the record of a new group, if it has none.
     ///
-    /// So the group's additions never wait. Where the system refuses the space, they go to the base words.
+    /// So the group's additions never wait. Where the system refuses the space, they go to the
+    /// base words.
     pub(crate) fn prepare(&self, entry: &StatEntry) {
         const AT_ONCE: u64 = 64;
         if entry.record.is_linked() {
@@ -220,8 +227,9 @@ impl StatEntry {
         FlushedStats::of(self.flushed.get(), self.find_store()?.words)
     }
 
-    /// Returns whether nothing was added to the group's statistics since they were last flushed, no
-    /// flush of them is under way, and all flushed values are zero. Nothing may be added meanwhile.
+    /// Returns whether nothing was added to the group's statistics since they were last flushed,
+    /// no flush of them is under way, and all flushed values are zero. Nothing may be added
+    /// meanwhile.
     pub(crate) fn is_unused(&self) -> bool {
         let is_clean = self.mark().is_clean()
             || mutation::active(Mutation::ReleaseLooksAtMarksAlone)
@@ -229,7 +237,8 @@ impl StatEntry {
         is_clean && self.flushed().is_reset()
     }
 
-    /// Copies the group's own values into the first half of `row`, and those of its subtree into the second half.
+    /// Copies the group's own values into the first half of `row`, and those of its subtree into
+    /// the second half.
     pub(crate) fn copy_both(&self, row: &mut [i64]) {
         let (local, subtree) = row.split_at_mut(row.len() / 2);
         self.flushed().copy(Reach::Local, local);
@@ -244,14 +253,16 @@ impl StatEntry {
         rows.for_each(|row| self.record.prefetch_words(section, row));
     }
 
-    /// Frees the record that a free place kept for its next group. The caller holds the tree lock, as for all methods that follow.
+    /// Frees the record that a free place kept for its next group. The caller holds the tree lock,
+    /// as for all methods that follow.
     pub(crate) fn free_record(&self) {
         if let Some(old) = self.record.unlink() {
             self.store().records.retire(old);
         }
     }
 
-    /// Allocates a record with a copy on `slot`, if that needs no waiting. Without one, additions go to the base words.
+    /// Allocates a record with a copy on `slot`, if that needs no waiting. Without one, additions
+    /// go to the base words.
     pub(crate) fn alloc_record(&self, owner: u32, slot: usize) {
         let records = &self.store().records;
         if !self.record.is_linked()

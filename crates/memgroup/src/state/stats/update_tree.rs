@@ -1,9 +1,12 @@
-//! Update tree: the groups that changed since the last flush, and the right to flush. One for each subsystem.
+//! Update tree: the groups that changed since the last flush, and the right to flush. One for each
+//! subsystem.
 //!
-//! - I1. Each piece of a flush holds the `state` lock from before it clears the first mark until the last value has arrived. Meanwhile the
-//!   values that it took are nowhere else. Between two pieces the other marks are set.
-//! - E1. arrive → begin: both are RMWs on `epoch`. A flush that serves a reader began after the reader arrived, and so sees
-//!   everything that the reader had added. Loom: `shares_a_flush_between_readers_in_time`.
+//! - I1. Each piece of a flush holds the `state` lock from before it clears the first mark until
+//!   the last value has arrived. Meanwhile the values that it took are nowhere else. Between two
+//!   pieces the other marks are set.
+//! - E1. arrive → begin: both are RMWs on `epoch`. A flush that serves a reader began after the
+//!   reader arrived, and so sees everything that the reader had added. Loom:
+//!   `shares_a_flush_between_readers_in_time`.
 
 use memgroup_percpu::{Marks, Scratch};
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,15 +18,16 @@ use crate::state::config::DEPTH_LARGEST;
 use crate::state::stats::flushed::END;
 use crate::state::stats::store::StatStore;
 
-/// The update tree of one subsystem. Aligned, so that readers of different subsystems share no cache line.
+/// The update tree of one subsystem. Aligned, so that readers of different subsystems share no
+/// cache line.
 #[repr(align(128))]
 pub(crate) struct UpdateTree {
     pub(crate) marks: Marks,
     /// Number of flushes that have begun.
     epoch: AtomicU64,
     state: Mutex<FlushState>,
-    /// The first in the list of releases that are left to the thread with the turn (`stats::release`), by the group's number; `TOP` for none.
-    /// Written under the tree lock.
+    /// The first in the list of releases that are left to the thread with the turn
+    /// (`stats::release`), by the group's number; `TOP` for none. Written under the tree lock.
     pub(crate) unsettled: AtomicU32,
     /// Whether flushes note when they begin, because a reader accepts values of some age.
     is_dated: AtomicBool,
@@ -45,8 +49,9 @@ pub(crate) struct FlushState {
 
 /// The last flush that ended.
 ///
-/// It stays valid when the place of `top` is given to another group. A reader that it could serve holds a group in or below `top`, and so
-/// keeps `top`. A flush of an earlier user of the hierarchy began before any present reader arrived.
+/// It stays valid when the place of `top` is given to another group. A reader that it could serve
+/// holds a group in or below `top`, and so keeps `top`. A flush of an earlier user of the
+/// hierarchy began before any present reader arrived.
 struct Last {
     epoch: u64,
     top: NodeId,
@@ -84,7 +89,8 @@ impl UpdateTree {
 
     /// Makes flushes note when they begin.
     pub(crate) fn date(&self) {
-        // ORDERING: Relaxed, twice; a flush that misses it counts as too old, and the reader makes another.
+        // ORDERING: Relaxed, twice; a flush that misses it counts as too old, and the reader makes
+        // another.
         if !self.is_dated.load(Ordering::Relaxed) {
             self.is_dated.store(true, Ordering::Relaxed);
         }
@@ -131,8 +137,8 @@ impl FlushState {
         self.deltas.resize(words, 0);
     }
 
-    /// Whether a flush that began after `arrival` has covered the reader's group. `is_within` tells whether that group is in, or
-    /// below, the given one.
+    /// Whether a flush that began after `arrival` has covered the reader's group. `is_within`
+    /// tells whether that group is in, or below, the given one.
     pub(crate) fn covers(&self, arrival: Arrival, is_within: impl Fn(NodeId) -> bool) -> bool {
         let begun_before = mutation::active(Mutation::ReaderTakesAFlushThatHadBegun);
         let any_group = mutation::active(Mutation::ReaderTakesAFlushOfOthers);

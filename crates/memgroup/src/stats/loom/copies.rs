@@ -44,7 +44,8 @@ fn a_copy_against_a_release() {
     reader.join().unwrap();
 }
 
-/// The local and the total value of each of these groups, copied one group at a time, the first one last.
+/// The local and the total value of each of these groups, copied one group at a time, the first
+/// one last.
 fn copied(nodes: [&'static Node; 3]) -> [[i64; 2]; 3] {
     let values = copy::copy(store(nodes[0]), Some(nodes[0].shared().root()), 1, &nodes);
     let rows = [0, 2, 4].map(|at| [values[at], values[at + 1]]);

@@ -56,7 +56,8 @@ fn catches_a_reader_that_uses_an_earlier_flush() {
     mutation::with(Mutation::ReaderTakesAFlushThatHadBegun, || explore(two_readers_of_one_group));
 }
 
-/// A flush of the root takes two pieces. Another thread adds to the group of the second one, and reads the root, too.
+/// A flush of the root takes two pieces. Another thread adds to the group of the second one, and
+/// reads the root, too.
 fn two_readers_of_a_flush_in_pieces() {
     let shared = hierarchy(1, 5);
     let groups = ["a", "b", "c"].map(|name| child(shared.root(), name));
@@ -140,7 +141,8 @@ fn catches_a_flush_that_is_noted_with_its_first_piece() {
 
 #[test]
 fn lets_another_thread_in_between_two_pieces() {
-    // Seen by no model: it tells whether in some execution the other thread came between the two pieces.
+    // Seen by no model: it tells whether in some execution the other thread came between the two
+    // pieces.
     let was_between = Arc::new(AtomicBool::new(false));
     let between = Arc::clone(&was_between);
     explore_up_to(2, move || {
@@ -167,7 +169,8 @@ fn a_flush_in_pieces_against_a_new_group_in_an_old_place() {
     add(parents[0], 1);
     add(parents[1], 2);
     add(old, 4);
-    // Loom does not know the lock by which a chunk of marks is published. The new group may get a place in the next chunk.
+    // Loom does not know the lock by which a chunk of marks is published. The new group may get a
+    // place in the next chunk.
     store(old).updates.marks.provide(old.id().0 + 1);
     shared.remove(old).unwrap();
     let other = thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! Charges that a stock serves, which mark nothing themselves, against flushes, drains and closings that take their attempts.
+//! Charges that a stock serves, which mark nothing themselves, against flushes, drains and
+//! closings that take their attempts.
 
 use memgroup_sync::loom::thread;
 

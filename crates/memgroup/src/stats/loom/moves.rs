@@ -21,7 +21,8 @@ fn give_up(node: &'static Node) {
     moves::move_to_base(entry(node), &turn);
 }
 
-/// The record has a value when it goes. Two threads add meanwhile. One is the mover, which brings a record back if there is none.
+/// The record has a value when it goes. Two threads add meanwhile. One is the mover, which brings
+/// a record back if there is none.
 fn an_update_against(change: fn(&'static Node)) {
     let group = child(hierarchy(1, 2).root(), "group");
     add(group, 4);
@@ -114,7 +115,8 @@ fn catches_a_flush_that_skips_a_returning_record() {
     });
 }
 
-/// One thread finds a record's slots enabled and its words moved on, while another brings the record back.
+/// One thread finds a record's slots enabled and its words moved on, while another brings the
+/// record back.
 #[test]
 #[should_panic(expected = "a read contains")]
 fn catches_a_flush_that_skips_a_record_on_its_way() {

@@ -11,7 +11,8 @@ use crate::tree::handle::Group;
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
-/// A group and a removed one below it, on which there is one handle and in which something was added.
+/// A group and a removed one below it, on which there is one handle and in which something was
+/// added.
 fn parent_and_removed_child() -> (&'static Node, &'static Node) {
     let parent = child(hierarchy(1, 4).root(), "parent");
     let group = child(parent, "child");
@@ -66,7 +67,8 @@ fn catches_a_flush_that_leaves_releases() {
     mutation::with(Mutation::FlushLeavesReleases, || explore(a_flush_against_the_last_handle));
 }
 
-/// Two threads have the turns of two subsystems, one after the other or both at once; a release is left to either.
+/// Two threads have the turns of two subsystems, one after the other or both at once; a release is
+/// left to either.
 #[test]
 fn finishes_a_release_deferred_to_two_flushes() {
     explore_up_to(2, || {

@@ -27,7 +27,8 @@ fn an_update_against_a_flush(before: i64) {
     assert_eq!(total(group.shared().root()), before + 2, "every addition is flushed");
 }
 
-/// A flush works on a group when it comes to the next: with another one behind it, while marks are handed out still.
+/// A flush works on a group when it comes to the next: with another one behind it, while marks are
+/// handed out still.
 fn an_update_beside_another_group_against_a_flush() {
     let shared = hierarchy(1, 4);
     // The last two share a word of marks.

@@ -1,20 +1,23 @@
 //! Bounds: how many groups there may be below a group, and on how many levels.
 //!
-//! The tree counts the groups below each group. A creation checks every group above the new one, from the parent
-//! up, in the same hold of the tree lock in which it counts the new one. So the counts are exact, and no bound is
-//! ever exceeded by a creation.
+//! The tree counts the groups below each group. A creation checks every group above the new one,
+//! from the parent up, in the same hold of the tree lock in which it counts the new one. So the
+//! counts are exact, and no bound is ever exceeded by a creation.
 //!
-//! - I1. A group counts in every group above it from its creation to its release. So a removed group counts as long
-//!   as it has bytes or handles, because it keeps its place and its node, and costs as much as an online one. If
-//!   only online groups counted, a tenant could take every place of the hierarchy by creating a group, charging a
-//!   byte to it and removing it, again and again.
-//! - I2. A bound refuses creations only. If it's set below the present number, the groups that are there stay.
+//! - I1. A group counts in every group above it from its creation to its release. So a removed
+//!   group counts as long as it has bytes or handles, because it keeps its place and its node, and
+//!   costs as much as an online one. If only online groups counted, a tenant could take every
+//!   place of the hierarchy by creating a group, charging a byte to it and removing it, again and
+//!   again.
+//! - I2. A bound refuses creations only. If it's set below the present number, the groups that are
+//!   there stay.
 //!
-//! Without any bound, one tenant could still take every place and keep the others from creating a group. So when
-//! `Config::groups_max` groups are there, some *spare* places are left, in four equal parts. A group is *large* if more
-//! than an eighth of all groups is below it. The lowest large group creates nothing more. It may have small groups, or
-//! make a group in itself large and create beside it, and so reach the spare places. Therefore each large group above
-//! the new one leaves one more part to others:
+//! Without any bound, one tenant could still take every place and keep the others from creating a
+//! group. So when `Config::groups_max` groups are there, some *spare* places are left, in four
+//! equal parts. A group is *large* if more than an eighth of all groups is below it. The lowest
+//! large group creates nothing more. It may have small groups, or make a group in itself large and
+//! create beside it, and so reach the spare places. Therefore each large group above the new one
+//! leaves one more part to others:
 //!
 //! ```text
 //!   /                          may use all four parts

@@ -1,4 +1,5 @@
-//! Closing: a group loses its name, and the groups below it are removed, the lowest first, and then the group itself. And its owners.
+//! Closing: a group loses its name, and the groups below it are removed, the lowest first, and
+//! then the group itself. And its owners.
 //!
 //! ```text
 //!   close(top)           top has no name from here on
@@ -6,10 +7,11 @@
 //!   └─ remove it         with the lock free between two groups, until top is removed
 //! ```
 //!
-//! - B1. A closed group gets no children. So each level has a fixed number of groups once the level above is closed, and the removal ends although
-//!   other threads create groups meanwhile.
-//! - I1. `owners` changes under the tree lock, and only in the group's own lifetime. With the last owner the group is closed in the same hold of the
-//!   lock. So a thread that looks a path up finds a group that has an owner, or finds no group and creates one.
+//! - B1. A closed group gets no children. So each level has a fixed number of groups once the
+//!   level above is closed, and the removal ends although other threads create groups meanwhile.
+//! - I1. `owners` changes under the tree lock, and only in the group's own lifetime. With the last
+//!   owner the group is closed in the same hold of the lock. So a thread that looks a path up
+//!   finds a group that has an owner, or finds no group and creates one.
 
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
@@ -43,7 +45,8 @@ impl Tree {
         }
     }
 
-    /// The next group to remove of those below `top` and itself, which is closing; `None` if another thread has removed it.
+    /// The next group to remove of those below `top` and itself, which is closing; `None` if
+    /// another thread has removed it.
     pub(crate) fn next_to_remove(&mut self, top: NodeId) -> Option<NodeId> {
         if self.is_dying(top) {
             return None;
@@ -71,7 +74,8 @@ impl Tree {
         *owners += u32::from(*owners > 0);
     }
 
-    /// One owner less. If it was the last one of an online group, the group is closing now; whether it is.
+    /// One owner less. If it was the last one of an online group, the group is closing now;
+    /// whether it is.
     pub(crate) fn disown(&mut self, id: NodeId) -> bool {
         let entry = self.entry_mut(id);
         let was_owned = entry.owners > 0;

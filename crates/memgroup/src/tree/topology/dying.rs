@@ -1,9 +1,9 @@
 //! Dying: the removed groups that are not released yet, in a list of their parent.
 //!
-//! - I1. A dying group is in its parent's list from its removal to its release. It pins its parent until then, so the list is empty when the
-//!   parent is released.
-//! - I2. A list is in the order of removal. So a walk that frees the tree lock between two groups, and holds the last one that it found, finds
-//!   those that are removed meanwhile.
+//! - I1. A dying group is in its parent's list from its removal to its release. It pins its parent
+//!   until then, so the list is empty when the parent is released.
+//! - I2. A list is in the order of removal. So a walk that frees the tree lock between two groups,
+//!   and holds the last one that it found, finds those that are removed meanwhile.
 
 use crate::base::id::{NodeId, TOP};
 use crate::tree::topology::Tree;
@@ -14,7 +14,8 @@ impl Tree {
         self.dying > 0
     }
 
-    /// The dying groups right below `id` that come after `last`, in the order of their removal; all of them without `last`.
+    /// The dying groups right below `id` that come after `last`, in the order of their removal;
+    /// all of them without `last`.
     pub(crate) fn dying_after(&self, id: NodeId, last: Option<NodeId>) -> impl Iterator<Item = NodeId> + '_ {
         let listed = |id: NodeId| Some(id).filter(|&id| id != TOP);
         let first = listed(last.map_or(self.entry(id).first_dying, |last| self.entry(last).next_dying));

@@ -1,12 +1,13 @@
 //! Named: the online children of a group by name, in a treap whose links are in the places.
 //!
-//! A treap is a search tree in which nothing ranks above what it hangs on. Ranks are random, so it is about as deep
-//! as a balanced tree. An insertion splits what ranks lower, and a removal joins what hung on the removed child.
-//! Neither allocates, and a name is stored once, in its place.
+//! A treap is a search tree in which nothing ranks above what it hangs on. Ranks are random, so it
+//! is about as deep as a balanced tree. An insertion splits what ranks lower, and a removal joins
+//! what hung on the removed child. Neither allocates, and a name is stored once, in its place.
 //!
-//! - I1. Names that hang `BEFORE` a child come before its name, and those that hang `AFTER` it come after.
-//! - I2. A rank depends on the place and on the tree's seed alone. A tenant chooses names, and can learn which places
-//!   they get, but not the ranks. So no choice of names makes a treap deep.
+//! - I1. Names that hang `BEFORE` a child come before its name, and those that hang `AFTER` it
+//!   come after.
+//! - I2. A rank depends on the place and on the tree's seed alone. A tenant chooses names, and can
+//!   learn which places they get, but not the ranks. So no choice of names makes a treap deep.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};

@@ -70,8 +70,8 @@ fn counts_no_event_for_a_charge_that_fits_after_a_drain() {
     assert_eq!(hierarchy.root().events(), Events::default());
 }
 
-/// A parent with room for a byte less than 1,000 pages, and a child with room for 1,000. The child's stock keeps the rest of a batch, so
-/// it refuses 999 pages before its parent does.
+/// A parent with room for a byte less than 1,000 pages, and a child with room for 1,000. The
+/// child's stock keeps the rest of a batch, so it refuses 999 pages before its parent does.
 fn fixture_with_prepaid_child(config: Config) -> (Group, Group, Charge) {
     let (_hierarchy, parent, child) = fixture(config);
     parent.set_max(1000 * PAGE - 1).unwrap();

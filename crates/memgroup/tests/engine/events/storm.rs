@@ -15,7 +15,8 @@ fn assert_grown(group: &Group, before: &mut Events, now: Events) {
     *before = now;
 }
 
-/// Makes groups in `parent`, has them refuse and go over, and removes them. Returns the sum of their local counts.
+/// Makes groups in `parent`, has them refuse and go over, and removes them. Returns the sum of
+/// their local counts.
 fn coming_and_going(parent: &Group, thread: u64, rounds: u64) -> u64 {
     let mut random = Random(thread + 1);
     let mut local = 0;

@@ -114,7 +114,8 @@ fn ends_with_the_group_with_its_waits_and_with_reclaimers() {
     });
 }
 
-/// Charges as an executor does that polls at once; and says whether it was called in a part of the engine.
+/// Charges as an executor does that polls at once; and says whether it was called in a part of the
+/// engine.
 struct Charges {
     group: Group,
     is_called: AtomicBool,

@@ -1,4 +1,5 @@
-//! Caches that hang, panic, give nothing, or throttle in their callbacks; numbers that are out of range.
+//! Caches that hang, panic, give nothing, or throttle in their callbacks; numbers that are out of
+//! range.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

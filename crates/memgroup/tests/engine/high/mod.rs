@@ -21,7 +21,8 @@ fn group(slots: usize) -> (Hierarchy, Group) {
     (hierarchy, group)
 }
 
-/// A group that is above its `high` of 1,000 MiB by so many MiB of pinned bytes. It owes nothing, because they were charged before the limit was set.
+/// A group that is above its `high` of 1,000 MiB by so many MiB of pinned bytes. It owes nothing,
+/// because they were charged before the limit was set.
 fn above(mib: u64) -> (Hierarchy, Group, Charge) {
     let (hierarchy, group) = group(2);
     let pinned = group.try_charge((1000 + mib) * MIB).unwrap();

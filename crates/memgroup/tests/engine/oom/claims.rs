@@ -1,4 +1,5 @@
-//! Bytes of work that was told to stop are on their way until its group is empty, also when its hook is gone: meanwhile no small group dies in vain.
+//! Bytes of work that was told to stop are on their way until its group is empty, also when its
+//! hook is gone: meanwhile no small group dies in vain.
 
 use std::time::Duration;
 

@@ -24,7 +24,8 @@ fn while_stalled(group: &Group, act: impl FnOnce()) {
     });
 }
 
-/// By how much `full` grew over `act`, in microseconds, and how long that took. A read looks for threads at work, so only `act` makes changes in between.
+/// By how much `full` grew over `act`, in microseconds, and how long that took. A read looks for
+/// threads at work, so only `act` makes changes in between.
 fn full_over(group: &Group, act: impl FnOnce()) -> (u64, u64) {
     let begin = Instant::now();
     let before = full_us(group);
@@ -94,7 +95,8 @@ fn is_at_work_in_no_group_while_it_is_stalled() {
     });
 }
 
-/// The effect of each change on the group in which another thread is stalled, without a read: `before`, then 3 ms, then `after`.
+/// The effect of each change on the group in which another thread is stalled, without a read:
+/// `before`, then 3 ms, then `after`.
 fn assert_change<G>(group: &Group, before: impl FnOnce() -> G, is_full: bool, after: impl FnOnce(G)) {
     let (full, elapsed) = full_over(group, || {
         let held = before();
@@ -204,7 +206,8 @@ fn scopes_that_end_in_disorder_are_no_work_in_either_group() {
     });
 }
 
-/// Threads enter and leave scopes all the time; whenever they rest, the group is full exactly if none is inside.
+/// Threads enter and leave scopes all the time; whenever they rest, the group is full exactly if
+/// none is inside.
 #[test]
 fn knows_the_threads_at_work_after_a_storm_of_scopes() {
     const THREADS: usize = 3;

@@ -53,7 +53,8 @@ fn more_threads_than_a_few_take_records_and_leave_them() {
     }
 }
 
-/// Enters a scope and stalls while the thread ends, before or after the engine's own thread-locals have ended.
+/// Enters a scope and stalls while the thread ends, before or after the engine's own thread-locals
+/// have ended.
 struct Late(std::cell::RefCell<Option<memgroup::Group>>);
 
 impl Drop for Late {

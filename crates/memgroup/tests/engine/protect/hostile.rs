@@ -1,4 +1,5 @@
-//! Hostile: settings that change under load, shrinkers that give too much, hang or panic, and many threads that reclaim at once.
+//! Hostile: settings that change under load, shrinkers that give too much, hang or panic, and many
+//! threads that reclaim at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};

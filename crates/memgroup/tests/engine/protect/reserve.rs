@@ -1,4 +1,5 @@
-//! The reserve: a protected group that comes back is served at once, and the errors of others name the reserve.
+//! The reserve: a protected group that comes back is served at once, and the errors of others name
+//! the reserve.
 
 use memgroup::{BYTES_MAX, Config, Group, Hierarchy, SlotSource};
 

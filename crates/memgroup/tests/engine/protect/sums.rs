@@ -10,7 +10,8 @@ use super::super::random::Random;
 
 const KIB: u64 = 1 << 10;
 
-/// The steps of one thread, drawn from its seed: charges and uncharges in groups, settings, removals.
+/// The steps of one thread, drawn from its seed: charges and uncharges in groups, settings,
+/// removals.
 fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> Vec<Charge> {
     let mut random = Random(seed | 1);
     let mut held: Vec<Charge> = Vec::new();
@@ -42,7 +43,8 @@ fn act(parents: &[Group], shared: &Mutex<Vec<Group>>, seed: u64, steps: u64) -> 
     held
 }
 
-/// Checks the protected bytes of the children of `parent`, and the reserve there, against sums of their settings and usages.
+/// Checks the protected bytes of the children of `parent`, and the reserve there, against sums of
+/// their settings and usages.
 fn assert_right(parent: &Group, reserve: u64) {
     let children = parent.children();
     let used = |of: fn(&Group) -> u64| children.iter().map(|child| child.usage().min(of(child))).sum::<u64>();

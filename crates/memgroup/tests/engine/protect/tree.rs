@@ -1,5 +1,5 @@
-//! One tree with every case of protection. Siblings ask for more than their parent is protected with; one is unprotected, one is empty. A
-//! neighbour needs memory.
+//! One tree with every case of protection. Siblings ask for more than their parent is protected
+//! with; one is unprotected, one is empty. A neighbour needs memory.
 //!
 //! ```text
 //!   a  max 200M

@@ -1,4 +1,5 @@
-//! Statistics: each addition reaches the group and all groups above it exactly once, and nothing else changes.
+//! Statistics: each addition reaches the group and all groups above it exactly once, and nothing
+//! else changes.
 
 mod exact;
 mod independence;

@@ -1,7 +1,9 @@
-//! Soak: threads on virtual slots add, read, flush, create and remove at random while records move and go.
+//! Soak: threads on virtual slots add, read, flush, create and remove at random while records move
+//! and go.
 //!
-//! The oracles: a thread's next read contains its additions. A count never runs backwards, for any reader. When all threads are at rest,
-//! every value is the sum of the additions to the group and to all groups below it. That includes released ones, in both subsystems.
+//! The oracles: a thread's next read contains its additions. A count never runs backwards, for any
+//! reader. When all threads are at rest, every value is the sum of the additions to the group and
+//! to all groups below it. That includes released ones, in both subsystems.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
@@ -114,7 +116,8 @@ impl Fixture {
         assert!(after >= before + 1000, "{before} and 1000 are not {after}: {level:?}");
     }
 
-    /// A leaf that is created, used and removed; now and then its last byte outlives its last handle.
+    /// A leaf that is created, used and removed; now and then its last byte outlives its last
+    /// handle.
     fn live_and_die(&self, random: &mut Random, family: &Family, worker: u64, step: usize) {
         let group = family.parent.create(&format!("{worker}-{step}")).unwrap();
         let charge = group.try_charge(random.below(100)).unwrap();
@@ -203,8 +206,9 @@ impl Fixture {
     }
 }
 
-/// Groups come and go while another thread repeats `beside` with a wide subsystem, which takes its time. When both are at rest all places are
-/// free, without another flush. A group without bytes keeps its place until its release is finished, and is in no list.
+/// Groups come and go while another thread repeats `beside` with a wide subsystem, which takes its
+/// time. When both are at rest all places are free, without another flush. A group without bytes
+/// keeps its place until its release is finished, and is in no list.
 fn come_and_go(beside: impl Fn(&Hierarchy, &Statistics) + Sync) {
     const ROUNDS: u32 = if cfg!(memgroup_yields) { 1_000 } else { 20_000 };
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap())

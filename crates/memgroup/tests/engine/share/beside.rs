@@ -1,4 +1,5 @@
-//! Small tenants beside a runaway, all of them at work: no small one is refused, and no limit is passed.
+//! Small tenants beside a runaway, all of them at work: no small one is refused, and no limit is
+//! passed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -58,7 +59,8 @@ fn work_in(group: &Group, stop: &AtomicBool, charge: impl Fn(&Group) -> Result<C
     }
 }
 
-/// Charges all that it can get, with a page of cache for each step, until it is refused or stopped, again and again.
+/// Charges all that it can get, with a page of cache for each step, until it is refused or
+/// stopped, again and again.
 fn run_away(tenant: &Tenant, stop: &AtomicBool, working: &AtomicUsize) -> u64 {
     let mut refused = 0;
     while working.load(Ordering::Relaxed) > 0 {

@@ -32,7 +32,8 @@ fn charges_of_the_parent_itself_are_those_of_one_more_child() {
     assert_eq!(fill(&child).len(), 10, "a ninth was left free");
     drop(own);
     let _held = child.try_charge(40 * MIB).unwrap();
-    // Its even share beside the child is 8/17 of 90 MiB, 42.35. Of the 50 that are free it may take 8/9.
+    // Its even share beside the child is 8/17 of 90 MiB, 42.35. Of the 50 that are free it may take
+    // 8/9.
     assert_eq!(fill(&parent).len(), 44);
 }
 

@@ -6,7 +6,8 @@ use memgroup_percpu::pin_virtual;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A parent with a limit, which its children share with the factor 8. Charges are exact unless `stock` is on.
+/// A parent with a limit, which its children share with the factor 8. Charges are exact unless
+/// `stock` is on.
 fn sharing(max: u64, stock: bool) -> (Hierarchy, Group) {
     let config = if stock { Config::new() } else { Config::new().stock_cap_bytes(0) };
     let hierarchy = Hierarchy::new(config).unwrap();
@@ -153,7 +154,8 @@ fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// The rule of the guide, from the children's usages: the most that a child may hold after a charge of `bytes`.
+/// The rule of the guide, from the children's usages: the most that a child may hold after a
+/// charge of `bytes`.
 fn may_hold(max: u64, usages: &[u64], weights: &[u64], at: usize, bytes: u64) -> u64 {
     let (max, used) = (u128::from(max), usages.iter().sum::<u64>());
     let all: u64 =

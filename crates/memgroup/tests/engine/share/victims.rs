@@ -1,4 +1,5 @@
-//! A child within its even share that finds neither room nor caches has a sibling above its share stopped.
+//! A child within its even share that finds neither room nor caches has a sibling above its share
+//! stopped.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -8,7 +8,8 @@ use memgroup::{Ask, Charge, Count, Group, Hierarchy, Registration, Scan, Shrinke
 
 use super::cache::{BATCH, LONG, Made, PAGE, Tenant, add, parent, plenty};
 
-/// A cache of `pages` pages, less than a batch in all, and the number of its calls. Every call stops; one in `every` calls gives a page.
+/// A cache of `pages` pages, less than a batch in all, and the number of its calls. Every call
+/// stops; one in `every` calls gives a page.
 fn drop_by_drop(tenants: &Group, pages: u64, every: u64) -> (Arc<AtomicU64>, memgroup::GroupShrinker) {
     let group = tenants.create("idle").unwrap();
     let pages: Vec<Charge> = (0..pages).map(|_| group.try_charge(PAGE).unwrap()).collect();
@@ -57,7 +58,8 @@ fn stops_after_sixteen_rounds_without_progress() {
 fn asks_the_largest_cache_of_a_priority_first() {
     let (_hierarchy, tenants) = parent(2, 700 * 16);
     let order: Arc<Mutex<Vec<&str>>> = Arc::default();
-    // Both come to a batch at priority 5. One has 600 batches, and a sixteenth of a 32nd is asked for. The other has 64, and half a 32nd is.
+    // Both come to a batch at priority 5. One has 600 batches, and a sixteenth of a 32nd is asked for.
+    // The other has 64, and half a 32nd is.
     let make = |name: &'static str, batches, cost| {
         let group = tenants.create(name).unwrap();
         let pages = Mutex::new(vec![group.try_charge(batches * BATCH).unwrap()]);
@@ -110,7 +112,8 @@ fn visits_a_cache_that_gives_a_quarter_every_time() {
     assert_eq!(hierarchy.shrinkers()[0].scans, 10, "series of calls, at priorities 9 to 0");
 }
 
-/// A shrinker that drops its registration or its slot in its first call, and the number of its calls.
+/// A shrinker that drops its registration or its slot in its first call, and the number of its
+/// calls.
 struct Dropping {
     _hierarchy: Hierarchy,
     tenants: Group,

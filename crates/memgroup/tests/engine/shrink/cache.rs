@@ -91,9 +91,9 @@ impl Tenant {
     }
 }
 
-/// A patience that no test exhausts. With the default of a second, a charge on a busy machine may be
-/// refused before it has made all its rounds, and a thread that loses its CPU within a callback looks
-/// like a shrinker that hangs.
+/// A patience that no test exhausts. With the default of a second, a charge on a busy machine may
+/// be refused before it has made all its rounds, and a thread that loses its CPU within a callback
+/// looks like a shrinker that hangs.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 /// A parent with a limit of `pages` pages, on `slots` virtual slots. Its charges have [`LONG`] to

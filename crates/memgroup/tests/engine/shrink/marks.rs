@@ -1,4 +1,5 @@
-//! Marks: caches that fill, empty, come and go while others walk. Oracle: when all is quiet, a walk finds whatever is held.
+//! Marks: caches that fill, empty, come and go while others walk. Oracle: when all is quiet, a
+//! walk finds whatever is held.
 
 use std::sync::Arc;
 

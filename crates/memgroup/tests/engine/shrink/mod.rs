@@ -1,4 +1,5 @@
-//! Shrinkers: which are asked for memory, which charge gets it, and the callbacks that the engine survives.
+//! Shrinkers: which are asked for memory, which charge gets it, and the callbacks that the engine
+//! survives.
 
 mod bounds;
 pub(crate) mod cache;

@@ -1,7 +1,10 @@
-//! Charges beside full caches are never refused: caches that can always give hold nearly all of the limit, and live bytes are a small part of it.
+//! Charges beside full caches are never refused: caches that can always give hold nearly all of
+//! the limit, and live bytes are a small part of it.
 //!
-//! Two conditions are left out, and have tests of their own. A cache isn't seen before its owner has marked it. And one that another thread scans isn't waited for
-//! beyond its patience: a thread that loses its CPU within a scan looks like a shrinker that hangs. So the patience is an hour here.
+//! Two conditions are left out, and have tests of their own. A cache isn't seen before its owner
+//! has marked it. And one that another thread scans isn't waited for beyond its patience: a thread
+//! that loses its CPU within a scan looks like a shrinker that hangs. So the patience is an hour
+//! here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -142,8 +145,8 @@ fn no_charge_is_refused_beside_full_caches() {
     assert!(refused.is_empty(), "(slots, pages, refused, refused again) of {charges}: {refused:?}");
 }
 
-/// A cache of ten pages that others empty between its count and its scan, for so many rounds, and fill again. A round makes three calls: after the last one it
-/// is counted as empty once.
+/// A cache of ten pages that others empty between its count and its scan, for so many rounds, and
+/// fill again. A round makes three calls: after the last one it is counted as empty once.
 fn emptied(group: &Group, times: u64) -> (Arc<Mutex<Vec<Charge>>>, GroupShrinker) {
     let held: Arc<Mutex<Vec<Charge>>> = Arc::default();
     held.lock().unwrap().extend((0..10).map(|_| group.try_charge(PAGE).unwrap()));
@@ -178,7 +181,8 @@ fn a_cache_that_others_emptied_in_time_and_filled_again_is_asked_once_more() {
     }
 }
 
-/// The condition under which a full cache is not seen: its owner has put objects into an empty cache, and has not marked it yet.
+/// The condition under which a full cache is not seen: its owner has put objects into an empty
+/// cache, and has not marked it yet.
 #[test]
 fn a_cache_that_is_not_marked_yet_is_not_seen_and_one_that_is_marked_is() {
     let (_hierarchy, parent) = parent(2, 10);
@@ -187,7 +191,8 @@ fn a_cache_that_is_not_marked_yet_is_not_seen_and_one_that_is_marked_is() {
     let held = parent.try_charge(10 * PAGE).unwrap();
     assert!(busy.try_charge(PAGE).is_err());
     drop(held);
-    // The thread with the first page is between the insertion and the mark. Others insert more, into a cache that is not empty.
+    // The thread with the first page is between the insertion and the mark. Others insert more, into a
+    // cache that is not empty.
     (0..10).for_each(|_| cached.cache.push(cached.group.try_charge(PAGE).unwrap()));
     let error = busy.try_charge(PAGE).unwrap_err();
     assert_eq!((error.usage(), cached.cache.len()), (10 * PAGE, 10));

@@ -55,7 +55,8 @@ fn refuses_no_charge_beside_one_slow_full_cache() {
     serves_every_thread(128, 16, 20);
 }
 
-/// An idle group that fills the parent with its pages. Its shrinker is in its first call until the test says so.
+/// An idle group that fills the parent with its pages. Its shrinker is in its first call until the
+/// test says so.
 struct Stuck {
     hierarchy: Hierarchy,
     tenants: Group,

@@ -35,7 +35,8 @@ fn asks_again_where_a_shrinker_could_not_tell() {
     let (group, busy) = (tenants.create("group").unwrap(), tenants.create("busy").unwrap());
     let pages = Mutex::new(group.try_charge(16 * PAGE).ok());
     let counts = AtomicU64::new(0);
-    // As if another thread had the lock of the cache during the first round, which counts it at each of 13 priorities.
+    // As if another thread had the lock of the cache during the first round, which counts it at each
+    // of 13 priorities.
     let count = move || {
         let tells = counts.fetch_add(1, Ordering::Relaxed) >= 13;
         if tells { Count::of(16 * PAGE, 1) } else { Count::Unknown }
@@ -48,8 +49,8 @@ fn asks_again_where_a_shrinker_could_not_tell() {
     assert!(busy.try_charge(PAGE).is_ok());
 }
 
-/// Four threads share a cache of all memory there is, and its mark moves in each call. Yields at `interleave::point` open the windows: then
-/// one charge in 200 was refused.
+/// Four threads share a cache of all memory there is, and its mark moves in each call. Yields at
+/// `interleave::point` open the windows: then one charge in 200 was refused.
 #[test]
 fn refuses_no_charge_while_the_mark_of_the_cache_moves() {
     const CHARGES: u64 = if cfg!(any(memgroup_yields, debug_assertions)) { 1_000 } else { 10_000 };

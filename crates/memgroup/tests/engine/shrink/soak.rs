@@ -1,5 +1,6 @@
-//! Soak: tenants fill caches, others need memory, shrinkers and groups come and go. Oracle: at every rest the charges are those that the
-//! tenants hold; no shrinker is called after its removal; usage never rises above the limit.
+//! Soak: tenants fill caches, others need memory, shrinkers and groups come and go. Oracle: at
+//! every rest the charges are those that the tenants hold; no shrinker is called after its
+//! removal; usage never rises above the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,7 +56,8 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// One thread's tenants: each time a group, a cache, some pages, some charges of its own, and then all of it goes.
+    /// One thread's tenants: each time a group, a cache, some pages, some charges of its own, and
+    /// then all of it goes.
     fn work(&self, thread: usize, mut state: u64) {
         let mut random = move |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

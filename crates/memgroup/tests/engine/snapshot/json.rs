@@ -78,8 +78,8 @@ proptest! {
     }
 }
 
-/// Calls `act` with the text of `value`, each time with another of its leaves replaced by `wrong` or, where
-/// the leaf is a text, by a number.
+/// Calls `act` with the text of `value`, each time with another of its leaves replaced by `wrong`
+/// or, where the leaf is a text, by a number.
 fn with_each_leaf_wrong(value: &mut Value, act: &mut dyn FnMut(&str)) {
     fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
         match value {

@@ -33,7 +33,8 @@ fn check(snapshot: &Snapshot) {
     }
 }
 
-/// Has the others stop when it is dropped, by a failed assertion too: else their scope would wait for ever.
+/// Has the others stop when it is dropped, by a failed assertion too: else their scope would wait
+/// for ever.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -107,7 +108,8 @@ fn rbytes(group: &GroupSnapshot, reach: Reach) -> i64 {
     group.statistic(stats::io::RBYTES, reach).unwrap()
 }
 
-/// Adds one at a time to some of `groups`, and reads it and all. Counts an addition in `added` after it is made.
+/// Adds one at a time to some of `groups`, and reads it and all. Counts an addition in `added`
+/// after it is made.
 fn add_and_read(h: &Hierarchy, groups: &[Group], added: &AtomicI64, stop: &AtomicBool) {
     let (io, key) = (h.io(), stats::io::RBYTES);
     for step in 0_usize.. {
@@ -126,7 +128,8 @@ fn add_and_read(h: &Hierarchy, groups: &[Group], added: &AtomicI64, stop: &Atomi
     }
 }
 
-/// Makes groups below `top`, adds one in each, and removes them, so that places are given away all the time.
+/// Makes groups below `top`, adds one in each, and removes them, so that places are given away all
+/// the time.
 fn come_and_go(h: &Hierarchy, top: &Group, added: &AtomicI64, stop: &AtomicBool) {
     for step in 0.. {
         if stop.load(Ordering::Relaxed) {
@@ -140,7 +143,8 @@ fn come_and_go(h: &Hierarchy, top: &Group, added: &AtomicI64, stop: &AtomicBool)
     }
 }
 
-/// Takes snapshots, each of which must have all additions that were counted before it, and in each group those below it.
+/// Takes snapshots, each of which must have all additions that were counted before it, and in each
+/// group those below it.
 fn take_and_check(h: &Hierarchy, snapshots: usize, added: &AtomicI64) {
     for _ in 0..snapshots {
         // ORDERING: Acquire; pairs with the Release of the adding threads.
@@ -184,7 +188,8 @@ fn statistics_add_up(h: &Hierarchy) {
     assert_eq!(all, added.into_inner(), "every addition is counted once");
 }
 
-/// A conservation oracle for flushes and copies in pieces. The tree has several pieces of marks and of groups.
+/// A conservation oracle for flushes and copies in pieces. The tree has several pieces of marks
+/// and of groups.
 #[test]
 fn statistics_add_up_while_threads_add_and_groups_go() {
     statistics_add_up(&hierarchy());

@@ -1,4 +1,5 @@
-//! Snapshots: a tree as one value, its files byte for byte, writes to them, and all of it while groups come and go.
+//! Snapshots: a tree as one value, its files byte for byte, writes to them, and all of it while
+//! groups come and go.
 
 mod files;
 #[cfg(feature = "serde")]

@@ -162,8 +162,9 @@ fn one_that_leaves_lets_those_behind_it_go_on() {
     });
 }
 
-/// Threads that charge some pages and give them back without end. By a deadline or without. None waits while it holds any: then a large charge could wait for
-/// ever for bytes of threads that wait behind it.
+/// Threads that charge some pages and give them back without end. By a deadline or without. None
+/// waits while it holds any: then a large charge could wait for ever for bytes of threads that
+/// wait behind it.
 fn serves_most_of_the_limit(tenants: &Group, large: &Group, waits: bool) {
     let busy = tenants.create("busy").unwrap();
     let is_over = AtomicBool::new(false);

@@ -33,7 +33,8 @@ fn in_ms(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
 }
 
-/// Charges a page to a full group, for so many milliseconds. The call itself may begin late, and then it waits for less.
+/// Charges a page to a full group, for so many milliseconds. The call itself may begin late, and
+/// then it waits for less.
 fn waits_in_vain(group: &Group, ms: u64) -> ChargeError {
     let (called, deadline) = (Instant::now(), in_ms(ms));
     let error = group.charge_until(PAGE, deadline).unwrap_err();
@@ -52,7 +53,8 @@ fn until_waiting(group: &Group, waiters: usize) {
     }
 }
 
-/// Until so many are in line at `/tenants`; for waits of groups below it, which are said to wait there when they do.
+/// Until so many are in line at `/tenants`; for waits of groups below it, which are said to wait
+/// there when they do.
 fn until_in_line(hierarchy: &Hierarchy, waiters: usize) {
     let began = Instant::now();
     while hierarchy.waits().iter().filter(|wait| wait.at == "/tenants").count() != waiters {

@@ -30,8 +30,8 @@ impl Shrinker for Told {
     }
 }
 
-/// Runs `act` with idle, alice and bob. Alice's charge has idle's cache give back meanwhile, and bob's charge waits for the same cache.
-/// The act ends bob's wait.
+/// Runs `act` with idle, alice and bob. Alice's charge has idle's cache give back meanwhile, and
+/// bob's charge waits for the same cache. The act ends bob's wait.
 fn while_bob_waits(act: impl FnOnce(&Hierarchy, &Group, &Group, &Group)) {
     let (hierarchy, tenants) = parent(2, 20);
     let (idle, alice, bob) =

@@ -1,7 +1,9 @@
-//! Storm: threads charge with random deadlines and free; limits, weights and groups change under them.
+//! Storm: threads charge with random deadlines and free; limits, weights and groups change under
+//! them.
 //!
-//! The oracle: at rest the usage of each group is the sum of its charges. Every wait has ended by its deadline, except for the time that the
-//! system takes to run a thread. No thread is left waiting, and at the end nothing is charged.
+//! The oracle: at rest the usage of each group is the sum of its charges. Every wait has ended by
+//! its deadline, except for the time that the system takes to run a thread. No thread is left
+//! waiting, and at the end nothing is charged.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

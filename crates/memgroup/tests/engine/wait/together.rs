@@ -1,4 +1,5 @@
-//! Waits together with the other parts: shrinkers that hang, moves, victims that do not die, dry-run limits, injected failures, events.
+//! Waits together with the other parts: shrinkers that hang, moves, victims that do not die,
+//! dry-run limits, injected failures, events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,8 @@ use std::io;
 
 use crate::api::snapshot::files::{File, TABLE};
 
-/// A file of a group that was not written, and why. Printed, it completes the phrase "failed to ...".
+/// A file of a group that was not written, and why. Printed, it completes the phrase "failed to
+/// ...".
 ///
 /// `From` converts it to an [`io::Error`] of the kind that stands for the kernel's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,8 @@ pub enum FileProblem {
     Unsupported(&'static str),
     /// The text is invalid. The message repeats it, and says which texts are valid.
     Text(String),
-    /// Fewer bytes were reclaimed than requested, and no cache can give more now. The freed bytes stay freed.
+    /// Fewer bytes were reclaimed than requested, and no cache can give more now. The freed bytes
+    /// stay freed.
     Short {
         /// Bytes that were requested.
         asked_bytes: u64,

@@ -1,4 +1,5 @@
-//! Tests of the tally: against the kernel's windows, against the exact integral, and at the ends of the clock.
+//! Tests of the tally: against the kernel's windows, against the exact integral, and at the ends
+//! of the clock.
 
 use crate::observe::pressure::tally::*;
 
@@ -44,7 +45,8 @@ impl Random {
 
 #[test]
 fn averages_are_close_to_those_of_the_kernels_windows() {
-    // The kernel does not know where in its window a stall lies. With a window of w and an average over T the error is at most w / 8 T.
+    // The kernel does not know where in its window a stall lies. With a window of w and an average
+    // over T the error is at most w / 8 T.
     let tolerance = [10.0, 60.0, 300.0].map(|span| 100.0 * (2.0 + 0.1) / (8.0 * span) + 0.01);
     for seed in 1..=20 {
         let mut random = Random(seed * 0x9e37_79b9);

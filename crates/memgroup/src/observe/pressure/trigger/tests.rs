@@ -30,7 +30,8 @@ impl Bench {
         bench
     }
 
-    /// Keeps the line as it is for so long, looks at it each millisecond as a waiter does, then switches it.
+    /// Keeps the line as it is for so long, looks at it each millisecond as a waiter does, then
+    /// switches it.
     fn run(&mut self, for_ms: u64, then: bool) {
         for step in 0..=for_ms {
             if step > 0 {

@@ -1,5 +1,5 @@
-//! Deadlines: the tasks that wait until an instant, in its order. A reclaimer sleeps until the first, and
-//! ends the waits of those that are late.
+//! Deadlines: the tasks that wait until an instant, in its order. A reclaimer sleeps until the
+//! first, and ends the waits of those that are late.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,8 @@ impl ChargeQueue {
         self.timed.first().map(|&(nanos, _)| self.began + Duration::from_nanos(nanos))
     }
 
-    /// Ends the waits with a deadline that has passed, or some of them. A charge that was handed over stays.
+    /// Ends the waits with a deadline that has passed, or some of them. A charge that was handed
+    /// over stays.
     pub(crate) fn end_late(&mut self, now: Instant) {
         let now = self.nanos(now);
         for _ in 0..LATE_MOST {

@@ -1,11 +1,11 @@
 //! Duties: the work of reclaimers on queues.
 //!
-//! - I1. A queue is at most once among those that are due, at most once among those for later, and in
-//!   at most one review. A list may name a queue that is no longer there, or not due any more.
-//! - I2. A queue with a task is served: it is due, in a review or for later. A served queue holds its
-//!   group.
-//! - I3. A task that becomes the first of its queue makes that due, unless a reclaimer has tried to
-//!   make room for it there, or found that it can make none.
+//! - I1. A queue is at most once among those that are due, at most once among those for later, and
+//!   in at most one review. A list may name a queue that is no longer there, or not due any more.
+//! - I2. A queue with a task is served: it is due, in a review or for later. A served queue holds
+//!   its group.
+//! - I3. A task that becomes the first of its queue makes that due, unless a reclaimer has tried
+//!   to make room for it there, or found that it can make none.
 
 use std::time::Instant;
 
@@ -106,13 +106,14 @@ impl ChargeQueue {
         }
     }
 
-    /// Notes that the queue of a group in review holds the mark of the group. Returns whether it did.
+    /// Notes that the queue of a group in review holds the mark of the group. Returns whether it
+    /// did.
     pub(crate) fn set_marked(&mut self, at: &'static Node) -> bool {
         self.queue_mut(at).is_some_and(|queue| std::mem::replace(&mut queue.is_marked, true))
     }
 
-    /// The review of a queue is over: it is reviewed again at `when`, or earlier if there is a reason,
-    /// and a review is not in vain.
+    /// The review of a queue is over: it is reviewed again at `when`, or earlier if there is a
+    /// reason, and a review is not in vain.
     pub(crate) fn end_review_of(&mut self, at: &'static Node, when: Instant, is_in_vain: bool) {
         let Some(queue) = self.queue_mut(at) else { return };
         queue.service = if is_in_vain { Service::InVain } else { Service::Later };

@@ -13,16 +13,16 @@
 //!
 //! - I1. All of it is under one lock, which is taken before the list of other waits, and after the
 //!   tree lock.
-//! - I2. Under the lock no waker of a task is called, cloned or dropped: those are the user's code. A
-//!   wait that begins or joins a queue may allocate, before it changes anything. To serve, settle or
-//!   end a wait allocates nothing.
+//! - I2. Under the lock no waker of a task is called, cloned or dropped: those are the user's
+//!   code. A wait that begins or joins a queue may allocate, before it changes anything. To serve,
+//!   settle or end a wait allocates nothing.
 //! - I3. A wait that is settled is in no queue. Its outcome stays until its party leaves, or joins
 //!   another queue.
 //! - I4. The thread that settled a task calls its waker, or has a reclaimer do it.
-//! - I5. No wait looks for fewer bytes than its queue says (`least`). It may say too few: a search in
-//!   vain, which visits all, corrects it.
-//! - E1. A removal marks the group offline, then goes through the waits. A wait is listed, then checks
-//!   the mark. Both are under the lock, so no wait of a removed group sleeps.
+//! - I5. No wait looks for fewer bytes than its queue says (`least`). It may say too few: a search
+//!   in vain, which visits all, corrects it.
+//! - E1. A removal marks the group offline, then goes through the waits. A wait is listed, then
+//!   checks the mark. Both are under the lock, so no wait of a removed group sleeps.
 
 pub(crate) mod deadlines;
 pub(crate) mod duties;
@@ -53,7 +53,8 @@ pub(crate) enum Want {
     Charge,
     /// Room alone: nothing is charged, and no group is killed.
     Room,
-    /// Room for one byte more, for a group that may be above its limit by forced charges. Nothing stays charged, but groups may be killed.
+    /// Room for one byte more, for a group that may be above its limit by forced charges. Nothing
+    /// stays charged, but groups may be killed.
     Checkpoint,
 }
 
@@ -67,7 +68,8 @@ pub(crate) enum State {
     Away,
     /// Its charge was made; if it waits for room alone, there was room.
     Handed,
-    /// Another level refuses, or this level always will. The party tries again itself; `at` is the level that refuses.
+    /// Another level refuses, or this level always will. The party tries again itself; `at` is the
+    /// level that refuses.
     Again,
     /// All waits of the group were ended, or it was removed.
     Woken,
@@ -140,7 +142,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Makes `least` exact. It looks at the waits up to the first that looks for as little as it says.
+    /// Makes `least` exact. It looks at the waits up to the first that looks for as little as it
+    /// says.
     fn count_least(&mut self) {
         let mut least = u64::MAX;
         for &asks in self.order.values() {
@@ -241,7 +244,8 @@ impl ChargeQueue {
         self.waits.values()
     }
 
-    /// Calls `visit` with the number of each wait. It may change any wait, but neither begins nor ends one.
+    /// Calls `visit` with the number of each wait. It may change any wait, but neither begins nor
+    /// ends one.
     fn each(&mut self, mut visit: impl FnMut(&mut ChargeQueue, u64)) {
         let mut next = 0;
         while let Some(number) = self.waits.first_from(next) {
@@ -284,7 +288,8 @@ impl ChargeQueue {
         settled
     }
 
-    /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were ended now.
+    /// Ends the waits of `top`, of the groups below, and those at `top`. Returns how many were
+    /// ended now.
     pub(crate) fn wake_within(&mut self, top: &'static Node) -> usize {
         self.settle_all(State::Woken, |entry| {
             let is_meant = entry.node.is_within(top) || std::ptr::eq(entry.at, top);
@@ -302,8 +307,9 @@ const LISTED: &str = "a wait is listed until its end";
 
 /// Wakers of tasks that were settled.
 impl ChargeQueue {
-    /// Calls the wakers without the lock, as many as one thread calls after an operation, and leaves
-    /// the others to a reclaimer. If the thread may not run a user's code, a reclaimer calls all.
+    /// Calls the wakers without the lock, as many as one thread calls after an operation, and
+    /// leaves the others to a reclaimer. If the thread may not run a user's code, a reclaimer
+    /// calls all.
     pub(crate) fn call_some(
         mut queues: MutexGuard<'_, ChargeQueue>,
         shared: &'static Shared,
@@ -327,8 +333,8 @@ impl ChargeQueue {
         self.wakers.take()
     }
 
-    /// Calls the wakers of all: those of an operation which may end many waits. The caller holds no
-    /// other lock.
+    /// Calls the wakers of all: those of an operation which may end many waits. The caller holds
+    /// no other lock.
     pub(crate) fn call_wakers<'a>(mut queues: MutexGuard<'a, ChargeQueue>, lock: &'a Mutex<ChargeQueue>) {
         loop {
             let wakers = queues.wakers.take();
@@ -422,8 +428,8 @@ impl ChargeQueue {
         }
     }
 
-    /// Returns the first wait in the queue of `at` behind the key `after`: its key, its number and the
-    /// bytes for which it looks.
+    /// Returns the first wait in the queue of `at` behind the key `after`: its key, its number and
+    /// the bytes for which it looks.
     pub(crate) fn next(&self, at: &'static Node, after: Option<u64>) -> Option<(u64, u64, u64)> {
         let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let (&key, &asks) = self.queues.get(&at.id())?.order.range(behind).next()?;

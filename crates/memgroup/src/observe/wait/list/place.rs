@@ -46,7 +46,8 @@ pub(crate) fn begin(node: &'static Node, kind: WaitKind, bytes: u64, deadline: I
     begin_at(node, node, kind, bytes, deadline)
 }
 
-/// Begins a wait of this thread for a group, at that group or one above. The caller holds the node until the wait is over.
+/// Begins a wait of this thread for a group, at that group or one above. The caller holds the node
+/// until the wait is over.
 pub(crate) fn begin_at(
     node: &'static Node,
     at: &'static Node,
@@ -104,8 +105,8 @@ impl Place {
             }
         });
         interleave::point();
-        // ORDERING: SeqCst fence; pairs with the one in `Waits::is_armed` (E3). Weaker, the caller's look at the counts could come before this
-        // wait can be seen.
+        // ORDERING: SeqCst fence; pairs with the one in `Waits::is_armed` (E3). Weaker, the caller's look
+        // at the counts could come before this wait can be seen.
         fence(Ordering::SeqCst);
     }
 
@@ -155,7 +156,8 @@ impl Listed {
         self.place.arm();
     }
 
-    /// Sleeps until it is notified, woken with all others, or the earlier of `until` and its deadline.
+    /// Sleeps until it is notified, woken with all others, or the earlier of `until` and its
+    /// deadline.
     pub(crate) fn park(&self, until: Instant) -> Wake {
         let until = until.min(self.deadline);
         loop {
