@@ -22,8 +22,11 @@ pub(crate) fn take(bits: &mut [u64], at: u32) -> bool {
     was_set
 }
 
-/// Clears a range of bits.
+/// Clears a range of bits. An empty range may lie anywhere.
 pub(crate) fn clear(bits: &mut [u64], start: u32, end: u32) {
+    if start >= end {
+        return;
+    }
     for word in start / 64..end.div_ceil(64) {
         let low = u64::MAX << start.saturating_sub(word * 64);
         let high = u64::MAX >> (64 - (end - word * 64).min(64));
@@ -117,5 +120,12 @@ mod tests {
             prop_assert_eq!(take(&mut one, from), true);
             prop_assert_eq!(is_set(&one, from), false);
         }
+    }
+
+    #[test]
+    fn clears_nothing_where_an_empty_range_lies_behind_the_words() {
+        let mut words = [u64::MAX; 2];
+        [(128, 128), (129, 129), (7, 7), (300, 5)].map(|(start, end)| clear(&mut words, start, end));
+        assert_eq!(words, [u64::MAX; 2]);
     }
 }
