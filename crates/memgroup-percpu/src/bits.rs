@@ -125,7 +125,9 @@ mod tests {
     #[test]
     fn clears_nothing_where_an_empty_range_lies_behind_the_words() {
         let mut words = [u64::MAX; 2];
-        [(128, 128), (129, 129), (7, 7), (300, 5)].map(|(start, end)| clear(&mut words, start, end));
+        for (start, end) in [(128, 128), (129, 129), (7, 7), (300, 5)] {
+            clear(&mut words, start, end);
+        }
         assert_eq!(words, [u64::MAX; 2]);
     }
 }
