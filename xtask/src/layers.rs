@@ -7,7 +7,7 @@
 //! that they come from. An item that is defined in the root counts as the folder `lib`, which
 //! comes last.
 //!
-//! Within a folder, files may import each other, but at most [`CIRCLE_MOST`] of them in a circle:
+//! Within a folder, files may import each other, but at most `CIRCLE_MOST` of them in a circle:
 //! a folder that is one circle is one module with many files. What a file imports by `*` is not
 //! known, and does not count for circles.
 //!
