@@ -40,7 +40,7 @@
 use std::sync::OnceLock;
 
 use memgroup_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use memgroup_sync::{FixedRef, FixedSlice, FixedU32, erasable, interleave};
+use memgroup_sync::{FixedRef, FixedSlice, erasable, interleave};
 
 use crate::mutation::{Mutation, active};
 use crate::slot::error::SLOTS_MAX;
@@ -287,36 +287,35 @@ impl Marks {
 }
 
 erasable! {
-    /// A [`Mark`] in a cell that may be [erased](memgroup_sync::Erasable).
+    /// A [`Mark`] in a cell that may be [erased](memgroup_sync::Erasable). The owner of the cell
+    /// knows the number, so the cell does not hold it.
     pub struct MarkCell {
         rows: FixedSlice<Leaves>,
-        number: FixedU32,
     }
 }
 
 impl MarkCell {
     /// Puts a mark in.
     pub fn set(&self, mark: Mark) {
-        self.number.set(mark.number);
         self.rows.set(mark.rows);
     }
 
-    /// [`Mark::word`] of the mark.
+    /// Returns the result of [`Mark::word`] for the mark of this number, which was put in.
     #[inline(always)]
-    pub fn word(&self, row: usize) -> Option<&'static AtomicU64> {
-        self.rows.item(row).map(|leaves| leaves.word(self.number.get()))
+    pub fn word(&self, row: usize, number: u32) -> Option<&'static AtomicU64> {
+        self.rows.item(row).map(|leaves| leaves.word(number))
     }
 
-    /// [`Mark::is_set_in`] of the mark.
+    /// Returns whether this number is marked, as [`Mark::is_set_in`].
     #[inline(always)]
-    pub fn is_set_in(&self, word: &AtomicU64) -> bool {
-        is_set_in(word, self.number.get())
+    pub fn is_set_in(word: &AtomicU64, number: u32) -> bool {
+        is_set_in(word, number)
     }
 
-    /// The mark. Until one was put in, it has no rows.
+    /// Returns the mark of this number, which was put in. Until then it has no rows.
     #[inline(always)]
-    pub fn get(&self) -> Mark {
-        Mark { rows: self.rows.get(), number: self.number.get() }
+    pub fn get(&self, number: u32) -> Mark {
+        Mark { rows: self.rows.get(), number }
     }
 }
 

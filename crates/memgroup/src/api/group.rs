@@ -309,7 +309,7 @@ impl Group {
     /// Charges of at least one byte that this group itself refused, whichever descendant asked: by
     /// its own limit, or because it was removed.
     pub fn refusals(&self) -> u64 {
-        self.node().counter.refusals()
+        self.node().rare().past.refusals()
     }
 }
 
@@ -327,7 +327,7 @@ impl Group {
 
     /// The bytes that forced charges took beyond this group's limit.
     pub fn overdraft(&self) -> Overdraft {
-        let (charges, bytes) = self.node().counter.overdraft();
+        let (charges, bytes) = self.node().rare().past.overdraft();
         Overdraft { charges, bytes }
     }
 }

@@ -508,7 +508,7 @@ impl Attempt {
 /// error.
 pub(crate) fn refuse(asker: &'static Node, last: Refused, bytes: u64) -> ChargeError {
     let Refused { node, seen } = last;
-    node.counter.count_refusal();
+    node.rare().past.count_refusal();
     count(node, memory::REFUSALS, 1);
     asker.back_off(REFUSED);
     // The group's own stocks were not drained, if their bytes could not have made room.

@@ -125,7 +125,7 @@ impl Group {
     /// Returns the most bytes by which usage exceeded this group's limit during a dry run, forced
     /// charges included.
     pub fn over_bytes_max(&self) -> u64 {
-        self.node().counter.over_bytes_max()
+        self.node().rare().past.over_bytes_max()
     }
 }
 

@@ -234,7 +234,7 @@ fn raise(node: &'static Node, usage: u64, bytes: u64) {
 #[cold]
 fn is_over_dry_run(node: &'static Node, max: u64, via: Via, bytes: u64, usage: u64) -> bool {
     if usage > max {
-        node.counter.raise_over(usage - max);
+        node.rare().past.raise_over(usage - max);
     }
     usage.saturating_add(share::left_free(node, via, bytes)) > max
 }
@@ -286,7 +286,8 @@ pub(crate) fn charge_forced(
     };
     for (level, &usage) in charged {
         raise(level, usage, bytes);
-        if level.counter.record_overdraft(usage, bytes) {
+        let with_it = Reading { usage, ..level.counter.read() };
+        if usage > with_it.max && level.rare().past.record_overdraft(with_it, bytes) {
             events::count(level, Event::Max);
             made.has_events = true;
         }

@@ -99,7 +99,7 @@ fn free_records(node: &'static Node) {
 /// Takes those records of a group that belong to `turn`. The caller holds the tree lock.
 pub(crate) fn demote_held(node: &'static Node, turn: &FlushGuard) {
     let entries = node.entries().filter(|entry| turn.is_of(entry));
-    entries.for_each(|entry| moves::move_to_base(entry, turn));
+    entries.for_each(|entry| moves::move_to_base(entry, node, turn));
 }
 
 /// Takes the records of these groups, of one subsystem after the other. Their statistics move to
@@ -272,6 +272,6 @@ fn move_next(tree: &Tree, store: &'static StatStore, turn: &FlushGuard) -> Optio
         node.entry(store).free_record();
         return Some(0);
     }
-    moves::move_to(node.entry(store), relocation.into_target(), turn);
+    moves::move_to(node.entry(store), node, relocation.into_target(), turn);
     Some((records.record_bytes() * records.admitted().count()) as u64)
 }

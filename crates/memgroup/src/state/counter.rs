@@ -131,26 +131,21 @@ impl Purpose {
 }
 
 erasable! {
-    /// The usage and the limit of one group. Every miss of every CPU writes the word, so it has its
-    /// cache line almost to itself.
-    #[repr(C, align(64))]
+    /// The usage and the limit of one group. Every miss of every CPU writes the word, so a node
+    /// has the limits in one cache line, and the words behind them in the next.
+    #[repr(C)]
     pub(crate) struct Counter {
+        limits: Limits,
         word: AtomicU64,
         granted: AtomicU64,
         returned: AtomicU64,
         /// The number of charges to come before COOLING is cleared.
         cooling: AtomicU64,
-        over_bytes_max: AtomicU64,
-        refusals: AtomicU64,
-        overdraft_charges: AtomicU64,
-        overdraft_bytes: AtomicU64,
-        limits: Limits,
     }
 }
 
 erasable! {
     /// The limits and peaks, which a miss reads together with the word.
-    #[repr(align(64))]
     struct Limits {
         max: [AtomicU64; 2],
         high: AtomicU64,
@@ -359,23 +354,6 @@ impl Counter {
         }
     }
 
-    /// Records by how much a forced charge of `bytes`, which succeeded at every level, took this
-    /// level over its limit. Returns whether it did, and the limit is one that refuses.
-    pub(crate) fn record_overdraft(&self, usage: u64, bytes: u64) -> bool {
-        let with_it = Reading { usage, ..self.read() };
-        if with_it.is_dry_run {
-            self.raise_over(with_it.usage.saturating_sub(with_it.max));
-            return false;
-        }
-        let over_bytes = with_it.usage.saturating_sub(with_it.max.max(with_it.usage - bytes));
-        if over_bytes > 0 {
-            // ORDERING: Relaxed, because these are counts for reports only.
-            self.overdraft_charges.fetch_add(1, Ordering::Relaxed);
-            self.overdraft_bytes.fetch_add(over_bytes, Ordering::Relaxed);
-        }
-        over_bytes > 0
-    }
-
     /// Takes `bytes` back. Returns the usage that is left and whether the group is offline. If
     /// fewer bytes are charged, which happens only if a caller of `raw` breaks its contract, it
     /// takes those (I8).
@@ -462,18 +440,13 @@ impl Counter {
         self.limits.least_waiting.store(bytes, Ordering::Relaxed);
     }
 
-    /// Makes the counter of a released group ready for a new one, which is online and unlimited
-    /// and has no past.
+    /// Makes the counter of a released group ready for a new one, which is online and
+    /// unlimited.
     pub(crate) fn reset(&self) {
         self.set_limit(UNLIMITED, false);
         self.set_high(UNLIMITED);
         self.set_least_waiting(u64::MAX);
         self.limits.peak.reset();
-        for past in [&self.over_bytes_max, &self.refusals, &self.overdraft_charges, &self.overdraft_bytes] {
-            // ORDERING: Relaxed, because there is no handle yet. The new one is given out under the
-            // tree lock.
-            past.store(0, Ordering::Relaxed);
-        }
         // ORDERING: AcqRel, because this is the last step of becoming a new group: a thread that
         // sees it online also sees the steps before it.
         self.word.fetch_and(!BARS, Ordering::AcqRel);
@@ -506,33 +479,6 @@ impl Counter {
         // ORDERING: Relaxed, because a charge may read this a moment too early anyway
         // (`set_limit`).
         limit::given(self.limits.shadow.load(Ordering::Relaxed))
-    }
-
-    /// Records that usage was `over_bytes` above the limit of a dry run.
-    pub(crate) fn raise_over(&self, over_bytes: u64) {
-        // ORDERING: Relaxed, here and below, because these are figures of reports. Two of them may
-        // be a moment apart.
-        self.over_bytes_max.fetch_max(over_bytes, Ordering::Relaxed);
-    }
-
-    /// Returns the most bytes by which usage was above such a limit.
-    pub(crate) fn over_bytes_max(&self) -> u64 {
-        self.over_bytes_max.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn count_refusal(&self) {
-        self.refusals.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn refusals(&self) -> u64 {
-        self.refusals.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of forced charges that went over the limit, and the bytes by which they
-    /// did, together.
-    pub(crate) fn overdraft(&self) -> (u64, u64) {
-        let charges = self.overdraft_charges.load(Ordering::Relaxed);
-        (charges, self.overdraft_bytes.load(Ordering::Relaxed))
     }
 }
 

@@ -35,9 +35,14 @@ impl HighState {
         self.fruitless_at.store(0, Ordering::Relaxed);
     }
 
-    /// Resets the state for a new group in the node. The caller must hold the tree lock.
+    /// Resets the state for a new group in the node. Words that are zero are not written to. The
+    /// caller must hold the tree lock.
     pub(crate) fn reset(&self) {
-        self.debt.forgive();
-        self.set_fruitful();
+        if self.debt.bytes() > 0 {
+            self.debt.forgive();
+        }
+        if self.fruitless_at.load(Ordering::Relaxed) != 0 {
+            self.set_fruitful();
+        }
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod counter;
 pub(crate) mod debt;
 pub(crate) mod event_counts;
 pub(crate) mod high;
+pub(crate) mod past;
 pub(crate) mod peak;
 pub(crate) mod settings;
 pub(crate) mod stalls;

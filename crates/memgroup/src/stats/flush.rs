@@ -151,7 +151,7 @@ pub(crate) fn flush(store: &'static StatStore, top: &'static Node) -> FlushGuard
 #[inline]
 pub(crate) fn refresh(store: &'static StatStore, top: &'static Node) {
     let marks = &store.updates.marks;
-    if !(marks.is_clean() || top.is_childless() && top.entry(store).mark().is_clean()) {
+    if !(marks.is_clean() || top.is_childless() && top.entry(store).mark(top.id()).is_clean()) {
         drop(flush(store, top));
     }
 }

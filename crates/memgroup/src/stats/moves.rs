@@ -23,27 +23,27 @@ use crate::stock::drain;
 use crate::tree::node::{Node, mix};
 
 /// Moves the group's statistics to `fresh`. The caller holds the tree lock.
-pub(crate) fn move_to(entry: &'static StatEntry, fresh: Fresh, turn: &FlushGuard) {
+pub(crate) fn move_to(entry: &'static StatEntry, node: &'static Node, fresh: Fresh, turn: &FlushGuard) {
     debug_assert!(turn.is_of(entry));
     if let Some(old) = entry.record.link(fresh) {
-        bring_over(entry, &old, |slot| slot);
+        bring_over(entry, node, &old, |slot| slot);
         entry.store().records.retire(old);
     }
 }
 
 /// Gives the record up, if there is one, and moves its values to the base words. The caller holds
 /// the tree lock.
-pub(crate) fn move_to_base(entry: &'static StatEntry, turn: &FlushGuard) {
+pub(crate) fn move_to_base(entry: &'static StatEntry, node: &'static Node, turn: &FlushGuard) {
     debug_assert!(turn.is_of(entry));
     if let Some(old) = entry.record.unlink() {
-        bring_over(entry, &old, |_| entry.store().base_row());
+        bring_over(entry, node, &old, |_| entry.store().base_row());
         entry.store().records.retire(old);
         entry.store().count_lacking();
     }
 }
 
 /// Moves the values of `old` to the row that `target` gives for each slot.
-fn bring_over(entry: &'static StatEntry, old: &Unlinked, target: impl Fn(usize) -> usize) {
+fn bring_over(entry: &'static StatEntry, node: &Node, old: &Unlinked, target: impl Fn(usize) -> usize) {
     let records = &entry.store().records;
     let copies = mutation::active(Mutation::FoldLeavesCountsLive);
     let take = |word| if copies { additive::read(word) } else { additive::take_final(word) };
@@ -58,7 +58,7 @@ fn bring_over(entry: &'static StatEntry, old: &Unlinked, target: impl Fn(usize) 
             let is_kept = update::add_unmarked(entry, target(slot), index, value);
             assert!(is_kept, "a value of {value} has a place under the tree lock");
             if !mutation::active(Mutation::MoverDoesNotMark) {
-                update::mark(entry, target(slot));
+                update::mark(entry, node, target(slot));
             }
         }
     }

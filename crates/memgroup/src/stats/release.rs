@@ -115,10 +115,10 @@ fn try_move_within(
     entries: impl Iterator<Item = &'static StatEntry> + Clone,
     updates: &'static UpdateTree,
 ) -> Result<(), &'static UpdateTree> {
-    if entries.clone().all(StatEntry::is_unused) {
+    if entries.clone().all(|entry| entry.is_unused(node.id())) {
         return Ok(());
     }
-    entries.clone().for_each(prefetch);
+    entries.clone().for_each(|entry| prefetch(entry, node));
     let turn = updates.try_lock();
     if turn.is_none() && !mutation::active(Mutation::ReleaseIgnoresFlush) {
         return Err(updates);
@@ -130,23 +130,23 @@ fn try_move_within(
     if is_marked {
         // After all entries were moved, because the subsystems share the marks.
         for entry in entries {
-            marked_rows(entry).for_each(|row| entry.mark().clear(row));
+            marked_rows(entry, node).for_each(|row| entry.mark(node.id()).clear(row));
         }
     }
     Ok(())
 }
 
-fn marked_rows(entry: &'static StatEntry) -> impl Iterator<Item = usize> {
-    entry.mark().marked_rows(entry.store().misses_row() + 1)
+fn marked_rows(entry: &'static StatEntry, node: &Node) -> impl Iterator<Item = usize> + use<> {
+    entry.mark(node.id()).marked_rows(entry.store().misses_row() + 1)
 }
 
 /// Prefetches lines of a record that may have been idle for long, so that they are fetched
 /// together.
-fn prefetch(entry: &'static StatEntry) {
+fn prefetch(entry: &'static StatEntry, node: &Node) {
     const ROWS: usize = 2;
     if entry.record.is_linked() {
         let section = grace::enter();
-        let slots = entry.mark().marked_rows(entry.store().base_row()).take(ROWS);
+        let slots = entry.mark(node.id()).marked_rows(entry.store().base_row()).take(ROWS);
         slots.for_each(|slot| entry.record.prefetch_words(&section, slot));
     }
 }
@@ -190,7 +190,7 @@ fn move_entry(entry: &'static StatEntry, node: &'static Node) -> bool {
     let mut rest = Rest { entry, node, values: [(0, 0); 8], count: 0 };
     let mut is_marked = false;
     let section = grace::enter();
-    for row in marked_rows(entry) {
+    for row in marked_rows(entry, node) {
         is_marked = true;
         if row == entry.store().base_row() {
             flushed.take_base(|index, value| rest.add(index, value));

@@ -11,7 +11,7 @@
 //!   is zero. So an addition that is too late for the flush follows the flush's RMW, and finds the
 //!   mark cleared. Loom: `flushes_or_marks_each_update`.
 
-use memgroup_percpu::additive;
+use memgroup_percpu::{MarkCell, additive};
 use memgroup_sync::atomic::Ordering;
 use memgroup_sync::{grace, interleave};
 
@@ -33,7 +33,7 @@ pub(crate) fn count(node: &'static Node, key: StatKey, delta: u64) {
     match node.find_entry(MEMORY) {
         // Most groups count so little that they need no record.
         Some(entry) if !entry.record.is_linked() && node.misses.try_add(key.index(), delta) => {
-            mark(entry, entry.store().misses_row());
+            mark(entry, node, entry.store().misses_row());
         }
         Some(entry) => add_to(entry, node, key.index(), delta as i64),
         None => (),
@@ -61,16 +61,16 @@ pub(crate) fn add_to(entry: &'static StatEntry, node: &'static Node, index: usiz
     // Nothing is called in between, as in `Node::charge`. The mark's address is known before the
     // addition is made.
     if let Some((slot, word)) = entry.record.fast_access(&node.fast_slot, index)
-        && let Some(mark) = entry.mark.word(slot)
+        && let Some(mark) = entry.mark.word(slot, node.id().0)
     {
         interleave::point();
         if additive::add(&word, delta) {
             interleave::point();
-            if entry.mark.is_set_in(mark) || mutation::active(Mutation::UpdateNeverMarks) {
+            if MarkCell::is_set_in(mark, node.id().0) || mutation::active(Mutation::UpdateNeverMarks) {
                 return;
             }
             drop(word);
-            return entry.mark().set(slot);
+            return entry.mark(node.id()).set(slot);
         }
     }
     add_slow(entry, node, index, delta);
@@ -86,10 +86,11 @@ pub(crate) fn add_unmarked(entry: &'static StatEntry, row: usize, index: usize, 
 }
 
 /// Marks the row, unless it is marked.
-pub(crate) fn mark(entry: &'static StatEntry, row: usize) {
+pub(crate) fn mark(entry: &'static StatEntry, node: &Node, row: usize) {
     interleave::point();
-    if !entry.mark().is_set(row) && !mutation::active(Mutation::UpdateNeverMarks) {
-        entry.mark().set(row);
+    let mark = entry.mark(node.id());
+    if !mark.is_set(row) && !mutation::active(Mutation::UpdateNeverMarks) {
+        mark.set(row);
     }
 }
 
@@ -108,12 +109,12 @@ fn add_slow(entry: &'static StatEntry, node: &'static Node, index: usize, delta:
         entry.alloc_record(node.id().0, slot);
     }
     if add_unmarked(entry, slot, index, delta) {
-        return mark(entry, slot);
+        return mark(entry, node, slot);
     }
     check_range(entry, node, slot, index);
     // A place without base words is free: a scope has outlived its group.
     if add_unmarked(entry, entry.store().base_row(), index, delta) {
-        mark(entry, entry.store().base_row());
+        mark(entry, node, entry.store().base_row());
     }
 }
 

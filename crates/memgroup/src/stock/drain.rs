@@ -90,7 +90,7 @@ impl Taken {
         }
         interleave::point();
         chain::uncharge_held(self.node, self.amount.bytes);
-        self.node.high.debt.lessen(self.amount.bytes);
+        self.node.rare().high.debt.lessen(self.amount.bytes);
         self
     }
 }

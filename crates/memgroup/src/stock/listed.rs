@@ -30,10 +30,10 @@ pub(crate) fn list(stock: &Stock) {
     stock.update(|word| {
         // A model that counts nothing has no mark.
         if let Some(entry) = entry
-            && !entry.mark().is_set(stock.slot)
+            && !entry.mark(stock.node.id()).is_set(stock.slot)
             && !mutation::active(Mutation::HitNeverMarks)
         {
-            entry.mark().set(stock.slot);
+            entry.mark(stock.node.id()).set(stock.slot);
         }
         interleave::point();
         // If there are no attempts, a flush has taken ours.

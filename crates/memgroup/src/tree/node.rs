@@ -36,6 +36,7 @@ use crate::state::config::CHUNK;
 use crate::state::counter::Counter;
 use crate::state::event_counts::EventCounts;
 use crate::state::high::HighState;
+use crate::state::past::Past;
 use crate::state::stalls::Stalls;
 use crate::state::stats::SUBSYSTEMS_MAX;
 use crate::state::stats::miss_counts::MissCounts;
@@ -47,13 +48,16 @@ use crate::tree::parts::{Key, NodePart, NodeParts, Part, PlacePart, PlaceParts};
 use crate::tree::shared::Shared;
 
 erasable! {
-    /// One group, as the charge path sees it. The first two lines are read-mostly. It has an odd number of lines, so that the same
-    /// line of many nodes is not in one cache set.
+    /// One group, as the charge path sees it. A hit reads the first line, and a statistic its entry,
+    /// which is a line of its own. The node has an odd number of lines, so that the same line of
+    /// many nodes is not in one cache set.
     #[repr(C, align(64))]
     pub(crate) struct Node {
         /// The largest charge that the stock deals with; 0 where there is no stock.
         stock_charge_max: AtomicU64,
         pub(crate) fast_slot: FastSlot,
+        /// How many bypasses of the stock are on.
+        bypasses: AtomicU32,
         up: AtomicRef<Node>,
         /// The stock word of each slot.
         pub(crate) stock: WordCell,
@@ -65,40 +69,33 @@ erasable! {
         generation: AtomicU64,
         parent: AtomicU32,
         depth: AtomicU32,
-        /// How many bypasses of the stock are on.
-        bypasses: AtomicU32,
-        /// The parts that go with the node.
-        parts: Published<NodeParts>,
-        /// The parts that walks refer to without a section. They stay with the place for ever.
-        kept: AtomicRef<PlaceParts>,
         pub(crate) counter: Counter,
+        pub(crate) misses: MissCounts,
+        pub(crate) waiting: Waiting,
+        asked: AtomicU64,
         /// The group's place in the statistics of each of the first subsystems.
         pub(crate) stats: [StatEntry; STATS_WITHIN],
-        pub(crate) high: HighState,
         rare: FixedRef<RareWords>,
         more: FixedRef<MoreEntries>,
-        pub(crate) waiting: Waiting,
-        references: References,
-        pub(crate) misses: MissCounts,
+        /// The parts that walks refer to without a section. They stay with the place for ever.
+        kept: AtomicRef<PlaceParts>,
+        /// The references that keep the node.
+        handles: AtomicU32,
+        /// Groups below it that are not released.
+        children: AtomicU32,
         pub(crate) holders: Holders,
     }
 }
 
 erasable! {
-    /// The references that keep a node, and other words that many threads write.
-    #[repr(C)]
-    struct References {
-        handles: AtomicU32,
-        /// Groups below it that are not released.
-        children: AtomicU32,
-        asked: AtomicU64,
-    }
-}
-
-erasable! {
-    /// The words of a group that are zero until something rare happens to it. The system backs their page then.
+    /// The words of a group that are zero until something rare happens to it. The system backs
+    /// their page then, so a reset writes to no word that is zero.
     pub(crate) struct RareWords {
         pub(crate) events: EventCounts,
+        pub(crate) past: Past,
+        pub(crate) high: HighState,
+        /// The parts that go with the node.
+        parts: Published<NodeParts>,
         pub(crate) stalls: Stalls,
         pub(crate) queue: QueueWords,
         /// At most so many slots of an allocator hold bytes back beside the charges that wait at
@@ -118,7 +115,11 @@ erasable! {
 }
 
 const _: () =
-    assert!(cfg!(memgroup_loom) || size_of::<Node>() % 128 == 64 && offset_of!(Node, references) % 64 == 0);
+    assert!(cfg!(memgroup_loom) || size_of::<Node>() % 128 == 64 && offset_of!(Node, counter) == 64);
+const _: () = assert!(
+    cfg!(memgroup_loom) || size_of::<StatEntry>() == 64 && offset_of!(Node, stats) % 64 == 0,
+    "an entry is a cache line"
+);
 
 /// The nodes of this many places come and go together.
 pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
@@ -216,7 +217,7 @@ impl Node {
     /// A part of the group, which is made if it has none yet.
     pub(crate) fn part<T: Part>(&self, key: &Key<NodePart, T>) -> Lent<'_, T> {
         loop {
-            if let Some(parts) = self.parts.lend() {
+            if let Some(parts) = self.rare().parts.lend() {
                 return parts.map(|parts| parts.get(key));
             }
             self.make_parts();
@@ -228,8 +229,8 @@ impl Node {
         let _inside = depth::enter();
         let made = Box::new(NodeParts::new());
         let _one_at_a_time = self.shared().making_parts.lock();
-        if self.parts.lend().is_none() {
-            let before = self.parts.publish(made);
+        if self.rare().parts.lend().is_none() {
+            let before = self.rare().parts.publish(made);
             debug_assert!(before.is_none());
         }
     }
@@ -237,7 +238,7 @@ impl Node {
     /// A part of the group, if it has it.
     #[inline]
     pub(crate) fn find_part<T: Part>(&self, key: &Key<NodePart, T>) -> Option<Lent<'_, T>> {
-        self.parts.lend()?.find(|parts| parts.find(key))
+        self.rare.get()?.parts.lend()?.find(|parts| parts.find(key))
     }
 
     /// A part that stays with the place for ever. It is made if there is none yet.
@@ -276,7 +277,7 @@ impl Node {
     /// Takes away the parts that go with the node. The caller holds the tree lock and the place is
     /// free.
     pub(crate) fn withdraw_parts(&self) -> Option<Withdrawn<NodeParts>> {
-        self.parts.withdraw()
+        self.rare().parts.withdraw()
     }
 
     /// The group above, also where charges do not climb to it.
@@ -332,20 +333,20 @@ impl Node {
     /// Bytes that reclaim has asked caches of the group and below for, in calls that have not
     /// returned (`protect::spare`).
     pub(crate) fn asked(&self) -> &AtomicU64 {
-        &self.references.asked
+        &self.asked
     }
 
     /// Whether no group below it is left, online or not.
     pub(crate) fn is_childless(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release in `lose_child`: statistics that the child left to its
         // ancestors are seen.
-        self.references.children.load(Ordering::Acquire) == 0
+        self.children.load(Ordering::Acquire) == 0
     }
 
     /// A group below it is made; the caller holds the tree lock.
     pub(crate) fn gain_child(&self) {
         // ORDERING: Relaxed; published with the child's handle.
-        self.references.children.fetch_add(1, Ordering::Relaxed);
+        self.children.fetch_add(1, Ordering::Relaxed);
         self.pin_inner();
     }
 
@@ -353,7 +354,7 @@ impl Node {
     /// lock and looks after its release.
     pub(crate) fn lose_child(&self) {
         // ORDERING: Release; pairs with the Acquire in `is_childless`.
-        self.references.children.fetch_sub(1, Ordering::Release);
+        self.children.fetch_sub(1, Ordering::Release);
         self.unpin_inner();
     }
 
@@ -439,19 +440,19 @@ impl Node {
     /// Counts one more reference from inside the tree.
     pub(crate) fn pin_inner(&self) {
         // ORDERING: Relaxed; the caller holds the node by a handle, by bytes or by the tree lock already.
-        let before = self.references.handles.fetch_add(1, Ordering::Relaxed);
+        let before = self.handles.fetch_add(1, Ordering::Relaxed);
         assert!(before < u32::MAX / 2, "more than {} handles on one group", u32::MAX / 2);
     }
 
     /// Gives a reference back; whether it was the last. The caller looks after the release.
     pub(crate) fn unpin_inner(&self) -> bool {
         // ORDERING: AcqRel; Release: the uses of the handle precede the release that sees zero.
-        self.references.handles.fetch_sub(1, Ordering::AcqRel) == 1
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(crate) fn is_pinned(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release in `unpin`.
-        self.references.handles.load(Ordering::Acquire) != 0
+        self.handles.load(Ordering::Acquire) != 0
     }
 
     #[inline]
@@ -478,16 +479,18 @@ impl Node {
         // ORDERING: Release; pairs with `generation`.
         self.generation.store(next_generation(), Ordering::Release);
         self.counter.reset();
-        self.high.reset();
         self.waiting.reset();
         // ORDERING: Relaxed, both; no thread has a handle yet.
         self.counter.backing_off().store(0, Ordering::Relaxed);
         // ORDERING: as above.
         self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
         self.holders.reset();
-        self.rare().events.reset();
-        self.rare().stalls.reset();
-        if let Some(parts) = self.parts.lend() {
+        let rare = self.rare();
+        rare.events.reset();
+        rare.past.reset();
+        rare.high.reset();
+        rare.stalls.reset();
+        if let Some(parts) = rare.parts.lend() {
             parts.reset();
         }
         if let Some(kept) = self.kept_parts() {

@@ -120,7 +120,7 @@ impl Group {
             return Ok(());
         }
         node.shared().highs.get_or_init(|| ());
-        node.high.set_fruitful();
+        node.rare().high.set_fruitful();
         // ORDERING: SeqCst fence, between the new limit and the reads of usage. It has no partner:
         // a charge that misses the new limit was under way (B2). Without it, usage could be read
         // before the limit is visible, and charges made between the two would be missed by both.
@@ -137,6 +137,6 @@ impl Group {
     /// [`throttle`](Group::throttle) and [`take_throttle`](Group::take_throttle) pay for the debt.
     /// Each group below has a debt of its own.
     pub fn owed(&self) -> u64 {
-        self.node().high.debt.bytes()
+        self.node().rare().high.debt.bytes()
     }
 }

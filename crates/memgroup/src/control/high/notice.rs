@@ -63,7 +63,7 @@ fn is_above_high(level: &&'static Node) -> bool {
 fn add_debt(node: &'static Node, levels: impl Iterator<Item = &'static Node>, bytes: u64) {
     let above = levels.map(|level| Level::of_both(level).above()).max().unwrap_or(0);
     if above > 0 {
-        node.high.debt.add(bytes.min(above));
+        node.rare().high.debt.add(bytes.min(above));
     }
 }
 
@@ -79,7 +79,7 @@ fn hold_down(node: &'static Node, level: &'static Node, bytes: u64, effort: Effo
         return;
     }
     event::count(level, Event::High);
-    let state = &level.high;
+    let state = &level.rare().high;
     if effort < Effort::Reclaim
         || credit::is_reclaiming()
         || !level.shared().config.reclaim()

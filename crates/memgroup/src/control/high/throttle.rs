@@ -130,7 +130,7 @@ impl Worst {
 /// Returns the level because of which the group must pay now, or the reason why it need not.
 /// Forgives the debt if no level is above its limit.
 fn due(node: &'static Node) -> Result<Worst, ThrottleEnd> {
-    let debt = &node.high.debt;
+    let debt = &node.rare().high.debt;
     let owed = debt.bytes();
     if owed == 0 {
         return Err(ThrottleEnd::NothingDue);
@@ -159,7 +159,7 @@ fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 
         }
         let above = Level::of_both(level).above();
         if above > 0 && asks {
-            let wanted = above.min(node.high.debt.bytes().saturating_add(SLACK_BYTES));
+            let wanted = above.min(node.rare().high.debt.bytes().saturating_add(SLACK_BYTES));
             let _stall = reclaim::is_any(level).then(|| pressure::stall(node));
             given += reclaim::reclaim(level, Purpose::High { may_wait: true }, wanted, deadline).bytes;
         }
@@ -170,7 +170,7 @@ fn make_room(node: &'static Node, deadline: Option<Instant>, asks: bool) -> u64 
 impl Throttle {
     fn take(group: &Group) -> Result<Throttle, ThrottleEnd> {
         let worst = due(group.node())?;
-        let taken = group.node().high.debt.take(|owed| is_due(worst.ratio, owed));
+        let taken = group.node().rare().high.debt.take(|owed| is_due(worst.ratio, owed));
         let bytes = taken.ok_or(ThrottleEnd::NothingDue)?;
         let (delay, since) = (delay(worst.ratio, bytes), Instant::now());
         Ok(Throttle { group: group.clone(), bytes, worst, delay, since, forgiven: false })
@@ -249,7 +249,7 @@ impl Drop for Throttle {
         count(self.group.node(), memory::THROTTLED_USEC, nanos);
         let left = self.delay.saturating_sub(lasted);
         if !left.is_zero() && !self.forgiven && !self.is_needless() {
-            self.group.node().high.debt.add(unpaid(self.worst.ratio, self.bytes, left));
+            self.group.node().rare().high.debt.add(unpaid(self.worst.ratio, self.bytes, left));
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Tests of one counter: refusals, the largest usage, the records of forced charges.
 
+use memgroup_sync::Erasable;
+
 use crate::base::limit::BYTES_MAX;
-use crate::state::counter::{Counter, Purpose};
+use crate::state::counter::{Counter, Purpose, Reading};
+use crate::state::past::Past;
 
 #[test]
 fn refuses_above_the_limit_and_reports_usage_and_limit() {
@@ -38,12 +41,13 @@ fn holds_no_more_than_its_bits() {
 
 #[test]
 fn records_only_the_part_of_a_forced_charge_that_went_over() {
-    let counter = Counter::new();
+    let (counter, past) = (Counter::new(), Past::zero());
     counter.set_max(100);
     for (bytes, recorded) in [(90, (0, 0)), (30, (1, 20)), (5, (2, 25))] {
         let with_it = counter.charge_forced(bytes, u64::MAX, false).unwrap();
-        counter.record_overdraft(with_it, bytes);
-        assert_eq!(counter.overdraft(), recorded);
+        let with_it = Reading { usage: with_it, ..counter.read() };
+        assert_eq!(with_it.usage > with_it.max && past.record_overdraft(with_it, bytes), recorded.0 > 0);
+        assert_eq!(past.overdraft(), recorded);
     }
 }
 

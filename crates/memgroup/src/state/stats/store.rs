@@ -9,6 +9,7 @@ use memgroup_sync::atomic::{AtomicU64, Ordering};
 use memgroup_sync::grace::Section;
 use memgroup_sync::{Chunk, ChunkPool, Erasable, FixedRef, FixedSlice, Mutex, erasable};
 
+use crate::base::id::NodeId;
 use crate::base::mutation::{self, Mutation};
 use crate::state::config::CHUNK;
 use crate::state::stats::Reach;
@@ -209,10 +210,11 @@ impl StatEntry {
         self.find_store().expect("a group has an entry in every subsystem")
     }
 
-    /// Which slots the group has changed on.
+    /// Returns the mark of the slots that the group has changed on. The entry is that of the group
+    /// at the place `id`.
     #[inline(always)]
-    pub(crate) fn mark(&self) -> Mark {
-        self.mark.get()
+    pub(crate) fn mark(&self, id: NodeId) -> Mark {
+        self.mark.get(id.0)
     }
 
     /// The group's flushed values. A late thread finds those of the place's next group, or zeros.
@@ -228,12 +230,12 @@ impl StatEntry {
     }
 
     /// Returns whether nothing was added to the group's statistics since they were last flushed,
-    /// no flush of them is under way, and all flushed values are zero. Nothing may be added
-    /// meanwhile.
-    pub(crate) fn is_unused(&self) -> bool {
-        let is_clean = self.mark().is_clean()
+    /// no flush of them is under way, and all flushed values are zero. The entry is that of the
+    /// group at the place `id`, and nothing may be added to its statistics during the call.
+    pub(crate) fn is_unused(&self, id: NodeId) -> bool {
+        let is_clean = self.mark(id).is_clean()
             || mutation::active(Mutation::ReleaseLooksAtMarksAlone)
-                && self.mark().marked_rows(usize::MAX).next().is_none();
+                && self.mark(id).marked_rows(usize::MAX).next().is_none();
         is_clean && self.flushed().is_reset()
     }
 

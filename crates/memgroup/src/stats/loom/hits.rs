@@ -158,7 +158,7 @@ fn counts_late_when_a_word_looks_unchanged() {
         let one = Stock::of(group, 0).unwrap();
         one.attempt(UNIT);
         let seen = one.look();
-        group.find_entry(MEMORY).unwrap().mark().set(0);
+        group.find_entry(MEMORY).unwrap().mark(group.id()).set(0);
         assert_eq!(charges_counted(group), 3);
         // Another makes the word look as before, and is about to mark.
         group.uncharge_at(0, UNIT);

@@ -12,13 +12,13 @@ fn relocate(node: &'static Node) {
     let turn = flush::lock(store(node).updates, node.shared());
     let _tree = node.shared().tree.lock();
     let target = store(node).records.allocate(node.id().0).unwrap();
-    moves::move_to(entry(node), target, &turn);
+    moves::move_to(entry(node), node, target, &turn);
 }
 
 fn give_up(node: &'static Node) {
     let turn = flush::lock(store(node).updates, node.shared());
     let _tree = node.shared().tree.lock();
-    moves::move_to_base(entry(node), &turn);
+    moves::move_to_base(entry(node), node, &turn);
 }
 
 /// The record has a value when it goes. Two threads add meanwhile. One is the mover, which brings
