@@ -96,13 +96,14 @@ impl ThreadUsage {
     }
 }
 
-/// Resident bytes of the process.
+/// Resident bytes of the process that belong to no file. Pages of the program's code become
+/// resident when they are first executed, so they would count as the memory of what runs first.
 pub(crate) fn resident_bytes() -> Result<u64> {
-    const STATM: &str = "read /proc/self/statm";
-    let text = std::fs::read_to_string("/proc/self/statm").map_err(Error::system(STATM))?;
-    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    let pages = pages.ok_or_else(|| Error::system(STATM)(io::Error::other("no second number")))?;
-    Ok(pages * page_bytes() as u64)
+    const STATUS: &str = "read /proc/self/status";
+    let text = std::fs::read_to_string("/proc/self/status").map_err(Error::system(STATUS))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")?.strip_suffix("kB"));
+    let kib = line.and_then(|kib| kib.trim().parse::<u64>().ok());
+    Ok(kib.ok_or_else(|| Error::system(STATUS)(io::Error::other("no line RssAnon")))? * 1024)
 }
 
 /// Bytes of the heap that are in use, with the allocator's own overhead; none where it cannot be

@@ -46,12 +46,9 @@ pub(super) struct Entry {
     /// The group below it that was removed first of those that are dying; `TOP`: none is
     /// (`topology::dying`).
     pub(super) first_dying: NodeId,
-    /// If it is dying, the next dying group of its parent, and the one before; the first one has
-    /// the last before it.
-    pub(super) next_dying: NodeId,
-    pub(super) previous_dying: NodeId,
     /// The highest of its online children, and what hangs before and after itself among its
-    /// siblings (`topology::named`).
+    /// siblings (`topology::named`). If it is dying, the last two are the dying groups of its
+    /// parent that come before and after it (`topology::dying`).
     pub(super) links: [NodeId; 3],
     /// How many of those children there are.
     pub(super) named: u32,
@@ -64,6 +61,8 @@ pub(super) struct Entry {
     /// last links to itself. `TOP`: in none.
     pub(super) next_unsettled: NodeId,
 }
+
+const _: () = assert!(size_of::<Entry>() <= 96);
 
 impl Entry {
     pub(super) fn free() -> Entry {
@@ -78,8 +77,6 @@ impl Entry {
             next_sibling: TOP,
             previous_sibling: TOP,
             first_dying: TOP,
-            next_dying: TOP,
-            previous_dying: TOP,
             links: [TOP; 3],
             named: 0,
             below: 0,

@@ -20,8 +20,8 @@ use crate::tree::topology::Tree;
 type Link = (NodeId, usize);
 
 const HIGHEST: usize = 0;
-const BEFORE: usize = 1;
-const AFTER: usize = 2;
+pub(super) const BEFORE: usize = 1;
+pub(super) const AFTER: usize = 2;
 
 /// A seed for the ranks of one tree.
 pub(super) fn seed() -> u64 {
@@ -38,11 +38,11 @@ impl Tree {
         mixed ^ (mixed >> 33)
     }
 
-    fn linked(&self, (id, which): Link) -> NodeId {
+    pub(super) fn linked(&self, (id, which): Link) -> NodeId {
         self.entry(id).links[which]
     }
 
-    fn set_link(&mut self, (id, which): Link, to: NodeId) {
+    pub(super) fn set_link(&mut self, (id, which): Link, to: NodeId) {
         self.entry_mut(id).links[which] = to;
     }
 

@@ -41,6 +41,33 @@ fn a_walk_in_steps_misses_no_group_that_stays() {
 }
 
 #[test]
+fn dying_groups_are_listed_in_the_order_of_their_removal() {
+    let mut tree = tree(100, 2);
+    let mut online: Vec<_> = (0..40).map(|at| tree.create(ROOT, &format!("{at}")).unwrap()).collect();
+    let (mut dying, mut number) = (Vec::new(), 1u64);
+    for step in 0..2000 {
+        // A linear congruential generator: removals, releases and creations in some order.
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (choice, at) = (number >> 62, (number >> 33) as usize);
+        if choice < 2 && !online.is_empty() {
+            let id = online.swap_remove(at % online.len());
+            tree.retire(id, false);
+            dying.push(id);
+        } else if choice == 2 && !dying.is_empty() {
+            tree.release(dying.remove(at % dying.len()));
+        } else if online.len() + dying.len() < 60 {
+            online.push(tree.create(ROOT, &format!("step-{step}")).unwrap());
+        }
+        assert_eq!(tree.dying_after(ROOT, None).collect::<Vec<_>>(), dying);
+        assert_eq!(tree.child_count(ROOT), online.len());
+        if let Some(&id) = dying.get(at % dying.len().max(1)) {
+            let rest = &dying[dying.iter().position(|&other| other == id).unwrap() + 1..];
+            assert_eq!(tree.dying_after(ROOT, Some(id)).collect::<Vec<_>>(), rest);
+        }
+    }
+}
+
+#[test]
 fn the_list_of_departed_groups_grows_with_dying_ones_only() {
     let mut tree = tree(5000, 2);
     let make = |tree: &mut Tree| tree.create(ROOT, "group").unwrap();
