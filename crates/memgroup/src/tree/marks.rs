@@ -1,8 +1,9 @@
-//! Marks: whether a charge or an uncharge has anything to do at a group besides its counter.
+//! Marks: what a charge or an uncharge has to do at a group besides counting, if anything.
 //!
-//! One word in a line of the node that a charge reads anyway. For most groups it is 0. Then no
-//! `min` or `low` is set here or right below, the group has no fair share and gives none, no kill
-//! waits for its usage to fall, and no failure is injected.
+//! The marks are one word, in a line of the node that a charge reads anyway. It is 0 for most
+//! groups, which means that no `min` or `low` is set here or right below, that the group has no
+//! fair share and gives none, that no kill waits for its usage to fall, and that no failure is
+//! injected.
 //!
 //! - I1. Marks of settings and the mark of injected failures change under the tree lock, the mark
 //!   of a kill under the lock of `oom::victims`.
@@ -20,51 +21,47 @@ const SHARED: u32 = 16;
 const CHILD: u32 = 32;
 
 erasable! {
-    /// The bits, and from `CHILD` on how many of the groups right below have a setting.
+    /// The bits below `CHILD` are marks. Those above count the groups right below with a setting.
     pub(crate) struct Marks {
         bits: AtomicU32,
     }
 }
 
 impl Marks {
-    /// Whether the group has a setting of `min` or `low`.
+    /// Returns whether the group has a setting of `min` or `low`.
     #[inline(always)]
     pub(crate) fn is_protected(&self) -> bool {
-        // ORDERING: Relaxed; a thread that changed the usage after the setter's look has acquired the mark
-        // with that change (`protect::used` E1).
+        // ORDERING: Relaxed, here and in all methods below. A thread that changed the usage after
+        // the setter read it has acquired the mark with that change (`protect::used` E1). To all
+        // others the marks are hints: a charge or a kill under way while one changes may miss it.
         self.bits.load(Ordering::Relaxed) & PROTECTED != 0
     }
 
-    /// Whether the group has a fair share of the group above.
+    /// Returns whether the group has a fair share of the group above.
     #[inline(always)]
     pub(crate) fn is_weighed(&self) -> bool {
-        // ORDERING: Relaxed, as in `is_protected`.
         self.bits.load(Ordering::Relaxed) & WEIGHED != 0
     }
 
     pub(crate) fn weigh(&self, _tree: &Tree, is_on: bool) {
-        // Published as in `protect`.
         self.turn(WEIGHED, is_on);
     }
 
-    /// Whether a group right below has `min` or `low`.
+    /// Returns whether a group right below has `min` or `low`.
     #[inline(always)]
     pub(crate) fn is_protected_below(&self) -> bool {
-        // ORDERING: Relaxed; a charge that is on while the first setting is made may miss it.
         self.bits.load(Ordering::Relaxed) >= CHILD
     }
 
-    /// Whether charges are to leave bytes free here: for protected groups right below, or for the
-    /// fair shares of others.
+    /// Returns whether charges must leave bytes free here, for protected groups right below or for
+    /// the fair shares of others.
     #[inline(always)]
     pub(crate) fn keeps_free(&self) -> bool {
-        // ORDERING: Relaxed, as in `is_protected_below`.
         self.bits.load(Ordering::Relaxed) >= SHARED
     }
 
-    /// Whether the groups right below have fair shares.
+    /// Returns whether the groups right below have fair shares.
     pub(crate) fn is_shared(&self) -> bool {
-        // ORDERING: Relaxed; changed under the tree lock, or a hint.
         self.bits.load(Ordering::Relaxed) & SHARED != 0
     }
 
@@ -72,24 +69,22 @@ impl Marks {
         self.turn(SHARED, is_on);
     }
 
-    /// Whether a kill waits for the group's usage to fall.
+    /// Returns whether a kill waits for the group's usage to fall.
     #[inline(always)]
     pub(crate) fn is_watched(&self) -> bool {
-        // ORDERING: Relaxed; a hint (`oom::state` E1).
         self.bits.load(Ordering::Relaxed) & WATCHED != 0
     }
 
-    /// Whether a fall of the usage may matter besides the counter: one look for three marks.
+    /// Returns whether a fall of the usage has consequences besides the counter, by one look for
+    /// three marks.
     #[inline(always)]
     pub(crate) fn follows_falls(&self) -> bool {
-        // ORDERING: Relaxed, as in `is_protected` and `is_watched`.
         self.bits.load(Ordering::Relaxed) & (PROTECTED | WATCHED | WEIGHED) != 0
     }
 
-    /// Whether charges of the group draw for an injected failure.
+    /// Returns whether charges of the group draw for an injected failure.
     #[inline(always)]
     pub(crate) fn has_injection(&self) -> bool {
-        // ORDERING: Relaxed; an injection promises nothing for charges under way.
         self.bits.load(Ordering::Relaxed) & INJECTED != 0
     }
 
@@ -98,8 +93,8 @@ impl Marks {
     }
 
     pub(crate) fn protect(&self, _tree: &Tree, is_set: bool) {
-        // Published by the setter's look at the usage; a thread that still finds the mark finds nothing to
-        // record.
+        // The setter reads the usage by an RMW, which publishes the mark. A thread that still finds
+        // the mark after it was cleared finds nothing to record.
         self.turn(PROTECTED, is_set);
     }
 
@@ -109,20 +104,16 @@ impl Marks {
 
     fn turn(&self, mark: u32, is_on: bool) {
         if is_on {
-            // ORDERING: Relaxed; see the callers.
             self.bits.fetch_or(mark, Ordering::Relaxed);
         } else {
-            // ORDERING: Relaxed, as above.
             self.bits.fetch_and(!mark, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn count_protected_child(&self, _tree: &Tree, is_set: bool) {
         if is_set {
-            // ORDERING: Relaxed, as in `is_protected_below`.
             self.bits.fetch_add(CHILD, Ordering::Relaxed);
         } else {
-            // ORDERING: Relaxed, as above.
             self.bits.fetch_sub(CHILD, Ordering::Relaxed);
         }
     }

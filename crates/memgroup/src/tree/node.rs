@@ -6,9 +6,9 @@
 //! no reference count: its bytes are the reference. A charge of zero bytes counts as a handle
 //! instead.
 //!
-//! A node that was given back is *erased*: it has no hierarchy, no parent, no words and generation
-//! 0. These refer to nodes that they do not hold, and so expect erased ones: marks of statistics,
-//! scopes and stalls with forgotten guards, and threads between an uncharge and its aftermath.
+//! A node that was given back is *erased*: it has generation 0, and no hierarchy, no parent and no
+//! words. Marks of statistics, scopes and stalls with forgotten guards, and threads between an
+//! uncharge and its aftermath refer to nodes that they don't hold, so they must expect erased ones.
 //!
 //! A node's per-CPU words are not in the node. Its place has a stock word on each slot, which
 //! never moves. The statistics are records that the entries point to, which move, and go when the
@@ -48,21 +48,21 @@ use crate::tree::parts::{Key, NodePart, NodeParts, Part, PlacePart, PlaceParts};
 use crate::tree::shared::Shared;
 
 erasable! {
-    /// One group, as the charge path sees it. A hit reads the first line, and a statistic its entry,
-    /// which is a line of its own. The node has an odd number of lines, so that the same line of
-    /// many nodes is not in one cache set.
+    /// One group, as the charge path sees it. A hit reads the first line, and a statistic its
+    /// entry, which is a line of its own. The node has an odd number of lines, so that the same
+    /// line of many nodes is not in one cache set.
     #[repr(C, align(64))]
     pub(crate) struct Node {
         /// The largest charge that the stock deals with; 0 where there is no stock.
         stock_charge_max: AtomicU64,
         pub(crate) fast_slot: FastSlot,
-        /// How many bypasses of the stock are on.
+        /// The number of bypasses of the stock that are in force.
         bypasses: AtomicU32,
         up: AtomicRef<Node>,
         /// The stock word of each slot.
         pub(crate) stock: WordCell,
         id: FixedU32,
-        /// Whether there is more to do here than to count.
+        /// What a charge has to do here besides counting, if anything.
         pub(crate) marks: Marks,
         shared: FixedRef<Shared>,
         /// Odd while the node has a group. No two groups of the process have the same one.
@@ -98,8 +98,8 @@ erasable! {
         parts: Published<NodeParts>,
         pub(crate) stalls: Stalls,
         pub(crate) queue: QueueWords,
-        /// At most so many slots of an allocator hold bytes back beside the charges that wait at
-        /// the group (`held_back` I3).
+        /// An upper bound on the number of an allocator's slots that hold bytes back while charges
+        /// wait at the group (`held_back` I3).
         pub(crate) beside: AtomicU32,
     }
 }
@@ -126,16 +126,16 @@ pub(crate) const CHUNK_NODES: usize = CHUNK as usize;
 
 pub(crate) type NodeChunk = Chunk<Node>;
 
-/// While it lives, charges and uncharges of a group bypass its stock. Where one ends and another
-/// begins at the same moment, the second may find the stock in use again.
+/// A guard. While it lives, charges and uncharges of a group bypass its stock. If one guard is
+/// dropped at the moment another is made, the second one may find the stock in use again.
 pub(crate) struct StockBypass {
     node: &'static Node,
 }
 
 impl Drop for StockBypass {
     fn drop(&mut self) {
-        // ORDERING: AcqRel; the last one to end stores after all others have: else one's 0 could stay for
-        // ever.
+        // ORDERING: AcqRel, because the last guard must store after all others have. Otherwise the
+        // 0 that one of them stored could stay for ever.
         if self.node.bypasses.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.node.use_stock();
         }
@@ -156,24 +156,25 @@ impl Node {
         self.more.set(more);
         self.fast_slot.set(&shared.source);
         self.stock.set(&shared.stocks, id.0);
-        // ORDERING: Relaxed, all; no thread finds the node before `Shared::make_place` publishes it.
+        // ORDERING: Relaxed, both, because no thread finds the node before `Shared::make_place`
+        // publishes it.
         self.stock_charge_max.store(shared.stock_charge_max(), Ordering::Relaxed);
-        // ORDERING: as above.
         self.parent.store(TOP.0, Ordering::Relaxed);
         self.shared.set(shared);
     }
 
-    /// Its rare words.
+    /// Returns its rare words.
     pub(crate) fn rare(&self) -> &'static RareWords {
         self.rare.get().expect("a node that is in use has all its words")
     }
 
-    /// The group's event counts.
+    /// Returns the group's event counts.
     pub(crate) fn events(&self) -> &'static EventCounts {
         &self.rare().events
     }
 
-    /// Its place in the statistics of the subsystem with this number, if there is memory for one.
+    /// Returns its entry in the statistics of the subsystem with this number, if there is memory
+    /// for one.
     #[inline(always)]
     pub(crate) fn stat_entry(&'static self, number: usize) -> Option<&'static StatEntry> {
         self.stats.get(number).or_else(|| self.more.get()?.entries.get(number - STATS_WITHIN))
@@ -184,19 +185,19 @@ impl Node {
         NodeId(self.id.get())
     }
 
-    /// Its hierarchy.
+    /// Returns its hierarchy.
     #[inline]
     pub(crate) fn shared(&self) -> &'static Shared {
         self.shared.get().expect("a node that is in use has a hierarchy")
     }
 
-    /// The words of its hierarchy; `None` if it was given back.
+    /// Returns the stock words of its hierarchy; `None` if the node was given back.
     #[inline]
     pub(crate) fn find_stocks(&self) -> Option<&'static Words> {
         self.shared.get().map(|shared| &shared.stocks)
     }
 
-    /// Returns whether it is a node of this hierarchy. A node that was given back is of none.
+    /// Returns whether it is a node of this hierarchy. A node that was given back belongs to none.
     pub(crate) fn is_of(&self, shared: &Shared) -> bool {
         self.shared.get().is_some_and(|own| std::ptr::eq(own, shared))
     }
@@ -207,14 +208,14 @@ impl Node {
         self.shared.get().is_some_and(|shared| shared.is_inherited())
     }
 
-    /// The node at a place of the same hierarchy; `None` if there is none, or this node was given
-    /// back.
+    /// Returns the node at a place of the same hierarchy; `None` if there is none, or if this node
+    /// was given back.
     #[inline]
     fn other(&self, id: NodeId) -> Option<&'static Node> {
         self.shared.get()?.node(id)
     }
 
-    /// A part of the group, which is made if it has none yet.
+    /// Returns a part of the group, which is made first if the group has none yet.
     pub(crate) fn part<T: Part>(&self, key: &Key<NodePart, T>) -> Lent<'_, T> {
         loop {
             if let Some(parts) = self.rare().parts.lend() {
@@ -235,13 +236,13 @@ impl Node {
         }
     }
 
-    /// A part of the group, if it has it.
+    /// Returns a part of the group, if it has been made.
     #[inline]
     pub(crate) fn find_part<T: Part>(&self, key: &Key<NodePart, T>) -> Option<Lent<'_, T>> {
         self.rare.get()?.parts.lend()?.find(|parts| parts.find(key))
     }
 
-    /// A part that stays with the place for ever. It is made if there is none yet.
+    /// Returns a part that stays with the place for ever. It is made first if there is none yet.
     pub(crate) fn kept_part<T: Part>(&self, key: &Key<PlacePart, T>) -> &'static T {
         self.kept_parts().unwrap_or_else(|| self.make_kept()).get(key)
     }
@@ -256,55 +257,54 @@ impl Node {
         })
     }
 
-    /// A part that stays with the place, if there is one.
+    /// Returns a part that stays with the place, if it has been made.
     #[inline]
     pub(crate) fn find_kept<T: Part>(&self, key: &Key<PlacePart, T>) -> Option<&'static T> {
         self.kept_parts()?.find(key)
     }
 
-    /// All parts that stay with the place.
+    /// Returns all parts that stay with the place.
     pub(crate) fn kept_parts(&self) -> Option<&'static PlaceParts> {
-        // ORDERING: Acquire; pairs with the Release in `keep_parts`.
+        // ORDERING: Acquire pairs with the Release in `keep_parts`. Weaker, the parts could be
+        // found before they are initialised.
         self.kept.load(Ordering::Acquire)
     }
 
-    /// Gives it the parts that stay with its place.
+    /// Sets the parts that stay with its place.
     pub(crate) fn keep_parts(&self, parts: &'static PlaceParts) {
-        // ORDERING: Release; a thread that finds the parts finds them whole.
+        // ORDERING: Release pairs with the Acquire in `kept_parts`.
         self.kept.store(Some(parts), Ordering::Release);
     }
 
-    /// Takes away the parts that go with the node. The caller holds the tree lock and the place is
-    /// free.
+    /// Withdraws the parts that go with the node. The caller must hold the tree lock, and the
+    /// place must be free.
     pub(crate) fn withdraw_parts(&self) -> Option<Withdrawn<NodeParts>> {
         self.rare().parts.withdraw()
     }
 
-    /// The group above, also where charges do not climb to it.
+    /// Returns the group above, even if charges don't climb to it.
     pub(crate) fn parent(&self) -> Option<&'static Node> {
-        // ORDERING: Relaxed; written while the node was free (I5), published as `up` is, and by the marks
-        // that a flush finds.
+        // ORDERING: Relaxed, here and for `depth`, because both were written while the node was
+        // free (I5). They are published as `up` is, and by the marks that a flush finds.
         self.other(NodeId(self.parent.load(Ordering::Relaxed)))
     }
 
-    /// Whether `parent` is the group above.
+    /// Returns whether `parent` is the group above.
     pub(crate) fn is_child_of(&self, parent: &Node) -> bool {
-        // ORDERING: Relaxed, as in `parent`.
         self.parent.load(Ordering::Relaxed) == parent.id().0
     }
 
-    /// Asks for the line in which `parent` is.
+    /// Prefetches the line in which `parent` lies.
     pub(crate) fn prefetch_parent(&self) {
         memgroup_percpu::prefetch(&self.parent);
     }
 
-    /// Levels below the root.
+    /// Returns the number of levels above it.
     pub(crate) fn depth(&self) -> u32 {
-        // ORDERING: Relaxed, as in `parent`.
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// Whether it is `top` or below it.
+    /// Returns whether it is `top` or lies below it.
     pub(crate) fn is_within(&'static self, top: &'static Node) -> bool {
         let mut level = Some(self);
         while let Some(node) = level.filter(|node| node.depth() > top.depth()) {
@@ -313,81 +313,79 @@ impl Node {
         level.is_some_and(|node| std::ptr::eq(node, top))
     }
 
-    /// Its place in the statistics of one subsystem.
+    /// Returns its entry in the statistics of one subsystem.
     pub(crate) fn entry(&'static self, store: &'static StatStore) -> &'static StatEntry {
         self.stat_entry(store.number).expect("a node that is in use has an entry in each store")
     }
 
-    /// Its place in the statistics of the subsystem with this number; `None` if there is no such
-    /// subsystem.
+    /// Returns its entry in the statistics of the subsystem with this number; `None` if there is
+    /// no such subsystem.
     #[inline(always)]
     pub(crate) fn find_entry(&'static self, number: usize) -> Option<&'static StatEntry> {
         self.stat_entry(number).filter(|entry| entry.find_store().is_some())
     }
 
-    /// Its places in the statistics of all subsystems.
+    /// Returns its entries in the statistics of all subsystems.
     pub(crate) fn entries(&'static self) -> impl Iterator<Item = &'static StatEntry> + Clone {
         (0..SUBSYSTEMS_MAX).map_while(|number| self.find_entry(number))
     }
 
-    /// Bytes that reclaim has asked caches of the group and below for, in calls that have not
-    /// returned (`protect::spare`).
+    /// Returns the bytes that reclaim has asked the caches of this group and of those below it
+    /// for, in calls that have not returned yet (`protect::spare`).
     pub(crate) fn asked(&self) -> &AtomicU64 {
         &self.asked
     }
 
-    /// Whether no group below it is left, online or not.
+    /// Returns whether no group is left below it, online or not.
     pub(crate) fn is_childless(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `lose_child`: statistics that the child left to its
-        // ancestors are seen.
+        // ORDERING: Acquire pairs with the Release in `lose_child`: the caller sees the statistics
+        // that the last child left to its ancestors.
         self.children.load(Ordering::Acquire) == 0
     }
 
-    /// A group below it is made; the caller holds the tree lock.
+    /// Counts a new child. The caller must hold the tree lock.
     pub(crate) fn gain_child(&self) {
-        // ORDERING: Relaxed; published with the child's handle.
+        // ORDERING: Relaxed, because the child's handle publishes it.
         self.children.fetch_add(1, Ordering::Relaxed);
         self.pin_inner();
     }
 
-    /// A group below it was released, and its statistics were settled; the caller holds the tree
-    /// lock and looks after its release.
+    /// Uncounts a child that was released after its statistics were settled. The caller must hold
+    /// the tree lock, and must check whether this group can be released now.
     pub(crate) fn lose_child(&self) {
-        // ORDERING: Release; pairs with the Acquire in `is_childless`.
+        // ORDERING: Release pairs with the Acquire in `is_childless`.
         self.children.fetch_sub(1, Ordering::Release);
         self.unpin_inner();
     }
 
-    /// The next level that is charged with this one.
+    /// Returns the next level that is charged with this one.
     #[inline(always)]
     pub(crate) fn up(&self) -> Option<&'static Node> {
-        // ORDERING: Relaxed; written while the node was free, published by the tree lock that gave out the
-        // handle (I2).
+        // ORDERING: Relaxed, because it was written while the node was free, and the tree lock
+        // under which the handle was given out publishes it (I2).
         self.up.load(Ordering::Relaxed)
     }
 
-    /// Whether the stock serves charges and uncharges of this size.
+    /// Returns whether the stock serves charges and uncharges of this size.
     #[inline]
     pub(crate) fn stocks(&self, bytes: u64) -> bool {
-        // ORDERING: Relaxed; a bypass is for its own thread.
+        // ORDERING: Relaxed, here and in all methods that write it, because a bypass is for its own
+        // thread, and the rest is a matter of speed.
         bytes.wrapping_sub(1) < self.stock_charge_max.load(Ordering::Relaxed)
     }
 
-    /// While the guard lives, charges and uncharges of this thread bypass the stock, and mostly
-    /// those of others too.
+    /// Returns a guard. While it lives, charges and uncharges of this thread bypass the stock, and
+    /// so do most of those of other threads.
     pub(crate) fn bypass_stock(&'static self) -> StockBypass {
-        // ORDERING: Relaxed, both; for this thread (`stocks`).
         self.bypasses.fetch_add(1, Ordering::Relaxed);
-        // ORDERING: as above.
         self.stock_charge_max.store(0, Ordering::Relaxed);
         StockBypass { node: self }
     }
 
-    /// Has the charges of the group draw for a failure, and bypass the stock, or no longer. The
-    /// caller holds the tree lock.
+    /// Switches injected failures on or off. While they are on, each charge of the group draws for
+    /// a failure and bypasses the stock. The caller must hold the tree lock.
     pub(crate) fn inject(&self, is_on: bool) {
         self.marks.set_injection(is_on);
-        // ORDERING: Relaxed, both; as in `bypass_stock`.
         if is_on {
             self.stock_charge_max.store(0, Ordering::Relaxed);
         } else if self.bypasses.load(Ordering::Relaxed) == 0 {
@@ -395,43 +393,38 @@ impl Node {
         }
     }
 
-    /// Has the stock used again. The caller has found no bypass.
+    /// Puts the stock to use again. The caller has found no bypass.
     fn use_stock(&self) {
         if !self.marks.has_injection() {
-            // ORDERING: Relaxed; as in `bypass_stock`.
             self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
         }
     }
 
-    /// The group's stock was evicted, or it can have none now: its next charges go to the
-    /// counters. Else groups that are too many for the budget would evict each other's stocks
-    /// at each charge.
+    /// Has the group's next `charges` go to the counters, because its stock was evicted or it can
+    /// have none now. Otherwise groups that are too many for the budget would evict each other's
+    /// stocks at every charge.
     pub(crate) fn back_off(&self, charges: u32) {
-        // ORDERING: Relaxed, all; a measure for speed alone.
+        // ORDERING: Relaxed, here and in `count_exact`, because the number is only for speed. Of
+        // two charges at a time, one may not be counted.
         let left = self.counter.backing_off().load(Ordering::Relaxed);
-        // ORDERING: as above.
         self.counter.backing_off().store(left.max(charges), Ordering::Relaxed);
-        // ORDERING: as above.
         self.stock_charge_max.store(0, Ordering::Relaxed);
     }
 
-    /// A charge goes to the counters. The last one of those that back off has the stock used
-    /// again.
+    /// Counts a charge that goes to the counters. The last one of those that back off puts the
+    /// stock to use again.
     #[inline]
     pub(crate) fn count_exact(&self) {
-        // ORDERING: Relaxed, all; as in `back_off`. Of charges at one time one may not count.
         let left = self.counter.backing_off().load(Ordering::Relaxed);
         if left > 0 {
-            // ORDERING: as above.
             self.counter.backing_off().store(left - 1, Ordering::Relaxed);
-            // ORDERING: as above.
             if left == 1 && self.bypasses.load(Ordering::Relaxed) == 0 {
                 self.use_stock();
             }
         }
     }
 
-    /// Counts one more handle of a user, which keeps the whole hierarchy too.
+    /// Counts one more handle of a user, which keeps the whole hierarchy as well.
     pub(crate) fn pin(&'static self) {
         self.shared().hold();
         self.pin_inner();
@@ -439,50 +432,52 @@ impl Node {
 
     /// Counts one more reference from inside the tree.
     pub(crate) fn pin_inner(&self) {
-        // ORDERING: Relaxed; the caller holds the node by a handle, by bytes or by the tree lock already.
+        // ORDERING: Relaxed, because the caller already holds the node by a handle, by bytes or by
+        // the tree lock.
         let before = self.handles.fetch_add(1, Ordering::Relaxed);
         assert!(before < u32::MAX / 2, "more than {} handles on one group", u32::MAX / 2);
     }
 
-    /// Gives a reference back; whether it was the last. The caller looks after the release.
+    /// Gives a reference back. Returns whether it was the last; then the caller must check whether
+    /// the group can be released.
     pub(crate) fn unpin_inner(&self) -> bool {
-        // ORDERING: AcqRel; Release: the uses of the handle precede the release that sees zero.
+        // ORDERING: AcqRel pairs with itself and with the Acquire in `is_pinned`: all uses of the
+        // handles come before the release that sees zero.
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     pub(crate) fn is_pinned(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `unpin`.
+        // ORDERING: Acquire pairs with the Release in `unpin_inner`.
         self.handles.load(Ordering::Acquire) != 0
     }
 
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
-        // ORDERING: Acquire; pairs with the Release in `adopt`: a thread that finds the new group finds
-        // its parent, too. Else a walk of shrinkers could take it for a child of the last group's
-        // parent.
+        // ORDERING: Acquire pairs with the Release in `adopt`: a thread that finds the new group
+        // also finds its parent. Weaker, a walk of shrinkers could take it for a child of the last
+        // group's parent.
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Whether the node has a group now.
+    /// Returns whether the node has a group now.
     #[inline]
     pub(crate) fn has_group(&self) -> bool {
         self.generation() % 2 == 1
     }
 
-    /// The node becomes a new group: its place in the tree. The caller holds the tree lock and the
-    /// node is free.
+    /// Makes the node a new group at this position in the tree. The caller must hold the tree
+    /// lock, and the node must be free.
     pub(crate) fn adopt(&self, up: Option<&'static Node>, parent: NodeId, depth: u32) {
-        // ORDERING: Relaxed, all; published by the tree lock.
+        // ORDERING: Relaxed, because the tree lock publishes it. Release for the generation pairs
+        // with the Acquire in `generation`.
         self.up.store(up, Ordering::Relaxed);
         self.parent.store(parent.0, Ordering::Relaxed);
         self.depth.store(depth, Ordering::Relaxed);
-        // ORDERING: Release; pairs with `generation`.
         self.generation.store(next_generation(), Ordering::Release);
         self.counter.reset();
         self.waiting.reset();
-        // ORDERING: Relaxed, both; no thread has a handle yet.
+        // ORDERING: Relaxed, both, because no thread has a handle yet.
         self.counter.backing_off().store(0, Ordering::Relaxed);
-        // ORDERING: as above.
         self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
         self.holders.reset();
         let rare = self.rare();
@@ -498,20 +493,22 @@ impl Node {
         }
     }
 
-    /// The id of the group that has the node now. A node with a group has an odd generation.
+    /// Returns the id of the group that has the node now. A node with a group has an odd
+    /// generation.
     #[inline]
     pub(crate) fn group_id(&self) -> GroupId {
         GroupId::new(self.id(), self.generation())
     }
 
-    /// The group is released: ids and forgotten scope guards of it are stale from now on. The
-    /// caller holds the tree lock.
+    /// Ends the group: its ids and its forgotten scope guards are stale from now on. The caller
+    /// must hold the tree lock.
     pub(crate) fn leave(&self) {
-        // ORDERING: Relaxed, both; compared under the tree lock, or by a scope without a guarantee.
+        // ORDERING: Relaxed, both, because generations are compared under the tree lock, or by a
+        // scope that promises nothing.
         let generation = self.generation.load(Ordering::Relaxed);
-        // A root that the system refused memory for never had a group: its generation is even already.
+        // If the system refused memory for a root, the node never had a group, and its generation
+        // is even already.
         let even = generation.wrapping_add(generation % 2);
-        // ORDERING: as above.
         self.generation.store(even, Ordering::Relaxed);
     }
 }
@@ -521,25 +518,25 @@ global! {
     static GENERATIONS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A generation that no group of the process has had, for a group that is created: it is odd. The
-/// one after it is the node's when the group is released.
+/// Returns an odd generation that no group of the process has had, for a new group. The node gets
+/// the next, even one when the group is released.
 ///
-/// One count for all nodes makes a generation unique by itself. So a node that goes to another
-/// hierarchy needs no memory of the generations that it had, and a pair of node and generation
-/// that two threads' stores have mixed up names no group.
+/// Because all nodes share one count, a generation is unique by itself. So a node that goes to
+/// another hierarchy need not remember the generations that it had. And if the stores of two
+/// threads mix up a pair of node and generation, that pair names no group.
 fn next_generation() -> u64 {
-    // ORDERING: Relaxed; a number by itself.
+    // ORDERING: Relaxed, because the number publishes nothing.
     GENERATIONS.fetch_add(2, Ordering::Relaxed).wrapping_add(1)
 }
 
-/// Has the next group of the process get the first odd generation after `generation`.
+/// Makes the first odd generation after `generation` that of the process's next group.
 #[cfg(all(test, not(memgroup_loom)))]
 pub(crate) fn set_generations(generation: u64) {
-    // ORDERING: Relaxed, as in `next_generation`.
+    // ORDERING: Relaxed, because the number publishes nothing.
     GENERATIONS.store(generation & !1, Ordering::Relaxed);
 }
 
-/// One more number of those that tell whether a group changed.
+/// Mixes one more number into a sum that changes whenever one of its numbers does.
 pub(crate) fn mix(sum: u64, number: u64) -> u64 {
     sum.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number
 }

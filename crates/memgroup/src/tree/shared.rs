@@ -3,26 +3,27 @@
 //!
 //! A `Shared` is made once and never freed, so that a charge, a handle and a thread's scope can
 //! point to their node without a reference count. When the last handle of a hierarchy is gone and
-//! the last byte released, it waits in a pool for the next hierarchy of the same shape: the
-//! settings may be others, the slots and the size of the tables may not. So a process keeps as
-//! many as it had at one time of each shape, or a few more, without their nodes and with little
-//! per-CPU memory (`control::release`, `lifecycle::maintenance`).
+//! its last byte is released, the `Shared` waits in a pool for the next hierarchy of the same
+//! shape, which may have other settings, but must have the same slots and the same size of tables.
+//! So, for each shape, a process keeps at most a few more than it ever had at one time, without
+//! their nodes and with little per-CPU memory (`control::release`, `lifecycle::maintenance`).
 //!
-//! Nodes come in chunks of `CHUNK` places. The addresses stay good after a chunk was given back
-//! (`memgroup_sync::Chunk`). A chunk goes when each of its places is free and has given up its
-//! record, and a grace period has passed. A thread that is late finds erased nodes.
+//! Nodes come in chunks of `CHUNK` places, whose addresses stay valid after a chunk was given back
+//! (`memgroup_sync::Chunk`). A chunk is given back when all its places are free and have given up
+//! their records, and a grace period has passed. A thread that is late finds erased nodes.
 //!
 //! - I1. A node does not move while its place has a group. Its place in the table is its `NodeId`.
-//! - I2. `handles` counts every `Hierarchy` and every `Group`. At zero all groups are removed;
-//!   bytes still charged keep them dying.
+//! - I2. `handles` counts every `Hierarchy` and every `Group`. When it reaches zero, all groups
+//!   are removed, and those with charged bytes stay dying until the bytes are gone.
 //! - I3. A chunk is erased after a grace period that began after it left the table, when every
 //!   flush that began before is over, and when no node of it has a handle. Nodes that ever had a
 //!   part for walks of shrinkers or for kill hooks are erased when no group is left.
 //! - E1. Lock order: the turn to flush one subsystem's statistics, then the tree lock, then the
 //!   pool or the queue of waiting charges, then the list of all waits. A thread that has a turn or
-//!   holds the tree lock takes a turn only if it is free. No foreign code and no I/O runs under
-//!   the tree lock, so a thread that waits for it waits for bounded steps of the engine only.
-//! - E2. The end of the last bytes → erasure: the thread that takes them pins the node in the
+//!   holds the tree lock may take another turn only if that is free. No foreign code and no I/O
+//!   runs under the tree lock, so a thread that waits for it waits only for bounded steps of the
+//!   engine.
+//! - E2. Last uncharge → erasure: the thread that takes the last bytes pins the node in the
 //!   section in which it took them (`control::aftermath`). Loom:
 //!   `a_node_is_there_until_the_aftermath_is_over`.
 
@@ -68,8 +69,8 @@ struct OwnedNodes {
     spare: Spare,
 }
 
-/// Parts of the memory of a chunk of places. A part without an owner would be lost, so they wait
-/// for the next one that is made.
+/// Parts of the memory of a chunk of places. A part without an owner would be lost, so they are
+/// kept for the next chunk that is made.
 #[derive(Default)]
 struct Spare {
     nodes: Option<NodeChunk>,
@@ -87,12 +88,12 @@ struct Places {
 }
 
 impl OwnedNodes {
-    /// Places that left the table are erased after a grace period.
+    /// Erases places that left the table, after a grace period.
     fn retire(&mut self, number: u32, places: Places) {
         self.hold_back(places.retire(number));
     }
 
-    /// They stay for one more grace period.
+    /// Keeps places for one more grace period.
     fn hold_back(&mut self, places: RetiredPlaces) {
         let refused = self.limbo.retire(places, NODES.chunk_bytes());
         assert!(refused.is_ok(), "the limbo of nodes has no bound");
@@ -110,7 +111,7 @@ struct RetiredPlaces {
 }
 
 impl Spare {
-    /// Places without values; `None` if the system refuses memory.
+    /// Takes places without values; `None` if the system refuses memory.
     fn take_places(&mut self) -> Option<Places> {
         let nodes = self.nodes.take().or_else(|| NODES.take());
         let rare = self.rare.take().or_else(|| RARE.take());
@@ -127,7 +128,7 @@ impl Spare {
     }
 }
 
-/// Flushed values for a chunk of nodes in each store; `None` if the system refuses memory.
+/// Takes flushed values for a chunk of nodes in each store; `None` if the system refuses memory.
 fn take_values(
     stores: impl Iterator<Item = &'static StatStore> + Clone,
 ) -> Option<Vec<(&'static StatStore, ValuesChunk)>> {
@@ -141,7 +142,7 @@ fn take_values(
 }
 
 impl Places {
-    /// Gives each node below `end` its place in the store of these values.
+    /// Gives each node below `end` its entry in the store of these values.
     fn attach(&mut self, first: u32, end: u32, store: &'static StatStore, values: ValuesChunk) {
         for (place, _) in (0..CHUNK_NODES).zip(first..end) {
             let (node, number) = (&self.nodes.cells()[place], first + place as u32);
@@ -168,8 +169,8 @@ impl Places {
     }
 }
 
-/// Levels share their locks if their numbers differ by a multiple of this. No thread holds two
-/// locks of a kind.
+/// Two levels share their locks if their numbers differ by a multiple of this. No thread holds two
+/// locks of one kind.
 const LEVEL_LOCKS: usize = if cfg!(memgroup_loom) { 4 } else { 64 };
 
 #[derive(Default)]
@@ -180,8 +181,8 @@ struct LevelLocks {
     stalls: Mutex<()>,
 }
 
-/// The stock of one group may take this part of a slot's budget, for charges that are larger than
-/// most.
+/// The stock of one group may take up one part in this many of a slot's budget, for charges that
+/// are larger than most.
 const BUDGET_PARTS: u64 = 4;
 
 /// One hierarchy.
@@ -197,32 +198,32 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<Tree>,
     /// The statistics of all groups.
     pub(crate) statistics: Registry,
-    /// Set once some group has had a `high`; never unset, also where the hierarchy is used again.
+    /// Set as soon as a group has had a `high`. It stays set even if the hierarchy is used again.
     pub(crate) highs: OnceLock<()>,
     /// The state that the layers above keep for the hierarchy.
     pub(crate) parts: HierarchyParts,
-    /// The beginning of the hierarchy's clock.
+    /// The zero of the hierarchy's clock.
     began: Instant,
-    /// The nodes of each chunk of places; nothing where no place of a chunk has a group or a
-    /// record.
+    /// The nodes of each chunk of places; none if no place of the chunk has a group or a record.
     chunks: Box<[AtomicRef<[Node; CHUNK_NODES]>]>,
-    /// The memory of those nodes. A thread that holds this lock takes no other of the engine's.
+    /// The memory of those nodes. A thread that holds this lock takes no other lock of the engine.
     owned: Mutex<OwnedNodes>,
     /// A lock for the lists of holders of each few groups (`tree::holders`), and one for the
     /// changes of each few levels.
     level_locks: [LevelLocks; LEVEL_LOCKS],
     /// Held while a group gets its first part.
     pub(crate) making_parts: Mutex<()>,
-    /// Walks through lists of holders so far.
+    /// The number of walks through lists of holders so far.
     walks: AtomicU32,
     places: AtomicU32,
     handles: AtomicU64,
-    /// The forks before it was made, or was used again.
+    /// The number of forks when it was made, or was last used again.
     forks: std::sync::atomic::AtomicU32,
 }
 
 impl Shared {
-    /// One without a group. The caller makes its parts. `config` is checked.
+    /// Makes a hierarchy without a group. The caller must make its parts, and has checked
+    /// `config`.
     pub(crate) fn new(config: Config) -> Result<Shared, ConfigError> {
         if config.scope_time_of > 0 {
             memgroup_sync::ticks::prepare();
@@ -256,8 +257,8 @@ impl Shared {
         })
     }
 
-    /// Takes a hierarchy without a user over for one with this configuration, which has the same
-    /// shape. The caller has it out of the pool.
+    /// Makes a hierarchy that has no user one with this configuration, which has the same shape.
+    /// The caller has taken it out of the pool.
     pub(crate) fn take_over(&self, config: &Config) {
         debug_assert!(self.shape == config.shape());
         if config.scope_time_of > 0 {
@@ -271,13 +272,13 @@ impl Shared {
         self.parts.reset();
     }
 
-    /// The largest cap of a stock that serves charges of usual sizes.
+    /// Returns the largest cap of a stock that serves charges of usual sizes.
     pub(crate) fn stock_cap_max(&self) -> u64 {
         self.stock_cap_max.get()
     }
 
-    /// The largest charge that a stock serves. A stock may have a larger cap than others for such
-    /// charges.
+    /// Returns the largest charge that a stock serves. For such charges, a stock may have a larger
+    /// cap than others.
     pub(crate) fn stock_charge_max(&self) -> u64 {
         let cap_max = self.stock_cap_max();
         if cap_max == 0 {
@@ -291,24 +292,24 @@ impl Shared {
         self.stock_cap_max() > 0
     }
 
-    /// The node at a place; `None` where there is none.
+    /// Returns the node at a place, if there is one.
     #[inline]
     pub(crate) fn node(&'static self, id: NodeId) -> Option<&'static Node> {
-        // ORDERING: Acquire; pairs with the Release in `make_place`: a thread that finds the node finds it
-        // as it was made.
+        // ORDERING: Acquire pairs with the Release in `make_chunk`: a thread that finds the node
+        // finds it initialised.
         let chunk = self.chunks.get((id.0 / CHUNK) as usize)?.load(Ordering::Acquire)?;
         Some(&chunk[(id.0 % CHUNK) as usize])
     }
 
-    /// The nodes of all places, those of free ones too; the borrow of the tree is the proof of its
-    /// lock.
+    /// Returns the nodes of all places, including free ones. The borrow of the tree proves that
+    /// its lock is held.
     pub(crate) fn nodes(&'static self, tree: &Tree) -> impl Iterator<Item = &'static Node> {
         (0..tree.places()).filter_map(|at| self.node(NodeId(at)))
     }
 
-    /// Gives each node, those of free places too, a place in the statistics of one more subsystem.
-    /// The borrow of the tree is the proof of its lock. Whether it did: the system may refuse
-    /// memory.
+    /// Gives each node, including those of free places, an entry in the statistics of one more
+    /// subsystem. The borrow of the tree proves that its lock is held. Returns `false` if the
+    /// system refuses memory.
     pub(crate) fn attach(&self, _tree: &Tree, store: &'static StatStore) -> bool {
         let mut owned = self.owned.lock();
         let Some(taken) = take_values(std::iter::repeat_n(store, owned.chunks.len())) else { return false };
@@ -318,30 +319,30 @@ impl Shared {
         true
     }
 
-    /// A number for a walk through lists of holders, not 0.
+    /// Returns a number for a walk through lists of holders, which is not 0.
     pub(crate) fn next_walk(&self) -> u32 {
-        // ORDERING: Relaxed; a number by itself.
+        // ORDERING: Relaxed, because the number publishes nothing.
         self.walks.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
     }
 
-    /// The lock of a level's list of holders. It is the last: its holder takes no other.
+    /// Takes the lock of a level's list of holders. A thread that holds it takes no other lock.
     pub(crate) fn holder_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
         self.level_locks[level.0 as usize % LEVEL_LOCKS].holders.lock()
     }
 
-    /// The lock under which a level's limit and its OVER mark change, and its subtree is frozen.
+    /// Takes the lock under which a level's limit and OVER mark change, and its subtree is frozen.
     pub(crate) fn level_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
         self.level_locks[level.0 as usize % LEVEL_LOCKS].changes.lock()
     }
 
-    /// The lock of a level's stalls. Its holder takes no other.
+    /// Takes the lock of a level's stalls. A thread that holds it takes no other lock.
     pub(crate) fn stall_lock(&self, level: NodeId) -> MutexGuard<'_, ()> {
         self.level_locks[level.0 as usize % LEVEL_LOCKS].stalls.lock()
     }
 
-    /// The hierarchy belongs to this process from now on. It has no user yet.
+    /// Makes the hierarchy, which has no user yet, belong to this process.
     pub(crate) fn belong_here(&self) {
-        // ORDERING: Relaxed; published with the first handle.
+        // ORDERING: Relaxed, because the first handle publishes it.
         self.forks.store(process::forks(), Ordering::Relaxed);
     }
 
@@ -349,11 +350,11 @@ impl Shared {
     /// then.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
-        // ORDERING: Relaxed; stored before there was a handle.
+        // ORDERING: Relaxed, because it was stored before there was a handle.
         self.forks.load(Ordering::Relaxed) != process::forks()
     }
 
-    /// Nanoseconds on the hierarchy's clock.
+    /// Returns the time on the hierarchy's clock, in nanoseconds.
     pub(crate) fn nanos(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
@@ -362,26 +363,27 @@ impl Shared {
         self.made(ROOT)
     }
 
-    /// The node of a place that the tree gave out.
+    /// Returns the node of a place that the tree gave out.
     pub(crate) fn made(&'static self, id: NodeId) -> &'static Node {
         self.node(id).expect("a place the tree gave out has a node")
     }
 
-    /// Places that have had a group so far.
+    /// Returns the number of places that have had a group so far.
     pub(crate) fn places(&self) -> u32 {
-        // ORDERING: Relaxed; a bound for the budget's clock hand, which checks again.
+        // ORDERING: Relaxed, here and where it is stored under the tree lock, because it is a bound
+        // for the budget's clock hand, which checks again.
         self.places.load(Ordering::Relaxed)
     }
 
-    /// The node of the group with this id, while it is online or dying. The borrow of the tree is
-    /// the proof of its lock.
+    /// Returns the node of the group with this id, while it is online or dying. The borrow of the
+    /// tree proves that its lock is held.
     pub(crate) fn find(&'static self, tree: &Tree, id: GroupId) -> Option<&'static Node> {
         let at = NodeId(id.node());
         let is_free = at.0 >= tree.places() || tree.state(at) == State::Free;
         self.node(at).filter(|node| !is_free && node.generation() == id.generation())
     }
 
-    /// The path of the group with this id, while it is online or dying.
+    /// Returns the path of the group with this id, while it is online or dying.
     pub(crate) fn path_of(&'static self, id: GroupId) -> Option<String> {
         let tree = self.tree.lock();
         self.find(&tree, id).map(|node| tree.path(node.id()))
@@ -389,14 +391,13 @@ impl Shared {
 
     /// Counts one more `Hierarchy` or `Group`.
     pub(crate) fn hold(&self) {
-        // ORDERING: Relaxed; the holder has a handle, or a charge with bytes, already.
+        // ORDERING: Relaxed, because the caller already has a handle, or a charge with bytes.
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes the nodes of the chunk in which `id` is, if there are none. Whether there are now:
-    /// the system may refuse memory.
+    /// Makes the nodes of the chunk in which `id` is, if there are none. Returns `false` if the
+    /// system refuses memory.
     pub(crate) fn make_place(&'static self, tree: &Tree, id: NodeId) -> bool {
-        // ORDERING: Relaxed, as in `places`; written under the tree lock only.
         self.places.store(tree.places(), Ordering::Relaxed);
         self.node(id).is_some() || self.make_chunk(id.0 / CHUNK)
     }
@@ -427,24 +428,24 @@ impl Shared {
         for (store, values) in values.into_iter().flatten() {
             places.attach(first, self.shape.places, store, values);
         }
-        // ORDERING: Release; pairs with the Acquire in `node`.
+        // ORDERING: Release pairs with the Acquire in `node`.
         self.chunks[number as usize].store(nodes.first_chunk(), Ordering::Release);
         owned.chunks.insert(number, places);
         true
     }
 
-    /// Gives the parts of a free place back. The caller holds the tree lock.
+    /// Gives the parts of a free place back. The caller must hold the tree lock.
     pub(crate) fn free_parts(&self, node: &'static Node) {
         if let Some(parts) = node.withdraw_parts() {
             self.owned.lock().parts.retire(parts, size_of::<NodeParts>());
         }
     }
 
-    /// Gives the nodes of a chunk back, after a grace period. All its places are free and have
-    /// given up their records. The caller holds the tree lock.
+    /// Gives the nodes of a chunk back, after a grace period. All its places must be free and have
+    /// given up their records, and the caller must hold the tree lock.
     ///
-    /// A walk of shrinkers may have come to a node and hold it by nothing. So nodes that ever had
-    /// a part for walks stay until no group is left.
+    /// A walk of shrinkers may have reached a node without holding it. So nodes that ever had a
+    /// part for walks stay until no group is left.
     pub(crate) fn free_chunk(&self, tree: &Tree, number: u32) {
         let mut owned = self.owned.lock();
         let kept = |places: &Places| places.nodes.cells().iter().any(|node| node.kept_parts().is_some());
@@ -452,8 +453,8 @@ impl Shared {
             return;
         }
         let Some(places) = owned.chunks.remove(&number) else { return };
-        // ORDERING: Release; the uses of the nodes under the tree lock come before. Threads that found the
-        // chunk may still read it.
+        // ORDERING: Release, because the uses of the nodes under the tree lock come before. Threads
+        // that found the chunk may still read it.
         self.chunks[number as usize].store(None, Ordering::Release);
         for (at, node) in (number * CHUNK..).zip(places.nodes.cells()) {
             if let Some(kept) = node.kept_parts() {
@@ -463,35 +464,34 @@ impl Shared {
         owned.retire(number, places);
     }
 
-    /// Gives all nodes back, after a grace period. The caller holds the tree lock, and no group is
-    /// left.
+    /// Gives all nodes back, after a grace period. The caller must hold the tree lock, and no
+    /// group may be left.
     pub(crate) fn free_all_chunks(&self, tree: &mut Tree) {
         debug_assert!(tree.kept() == 0, "places have records, which would be lost");
         let numbers: Vec<u32> = self.owned.lock().chunks.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.free_chunk(tree, number));
         tree.forget_places();
-        // ORDERING: Relaxed, as in `places`.
         self.places.store(tree.places(), Ordering::Relaxed);
     }
 
-    /// Whether nodes or parts wait for a grace period.
+    /// Returns whether nodes or parts wait for a grace period.
     pub(crate) fn has_limbo(&self) -> bool {
         let owned = self.owned.lock();
         !owned.limbo.is_empty() || !owned.parts.is_empty()
     }
 
-    /// Bytes of nodes and parts that wait for a grace period.
+    /// Returns the bytes of nodes and parts that wait for a grace period.
     pub(crate) fn limbo_bytes(&self) -> u64 {
         let owned = self.owned.lock();
         (owned.limbo.bytes() + owned.parts.bytes()) as u64
     }
 
-    /// Gives the memory of nodes back for which the grace period is over, and that of parts; at
-    /// most so many chunks, and as many parts for each node of theirs. Returns the bytes of
+    /// Gives back the memory of nodes and parts whose grace period is over: at most `most` chunks
+    /// of nodes, and at most one part for each node of so many chunks. Returns the bytes of
     /// nodes.
     ///
-    /// A piece of a flush may refer to nodes that no group holds. `flushes_ended` tells, or waits
-    /// for it, that those pieces are over which run when it is called.
+    /// A piece of a flush may refer to nodes that no group holds. `flushes_ended` returns whether
+    /// all pieces that run when it is called have ended; it may wait for them.
     pub(crate) fn reclaim_nodes(&self, most: usize, flushes_ended: impl FnOnce() -> bool) -> u64 {
         let mut done = Vec::new();
         let mut owned = self.owned.lock();
@@ -502,7 +502,7 @@ impl Shared {
             return 0;
         }
         let has_ended = flushes_ended();
-        // A thread that uncharged may hold a node of a released group for the aftermath (E2).
+        // A thread that uncharged may pin a node of a released group for the aftermath (E2).
         let is_held = |places: &RetiredPlaces| places.nodes.cells().iter().any(Node::is_pinned);
         let stays =
             |places: &_| !has_ended || is_held(places) && !mutation::active(Mutation::ErasesHeldNodes);
@@ -510,25 +510,26 @@ impl Shared {
         let mut owned = self.owned.lock();
         stay.into_iter().for_each(|places| owned.hold_back(places));
         drop(owned);
-        // The pages of the others go back with no lock held.
+        // The pages of the others go back to the system while no lock is held.
         go.iter().for_each(|places| self.stocks.release(places.number * CHUNK));
         (go.len() * NODES.chunk_bytes()) as u64
     }
 
-    /// Bytes of the nodes that there are.
+    /// Returns the bytes of all nodes that there are now.
     pub(crate) fn nodes_bytes(&self) -> usize {
         self.owned.lock().chunks.len() * NODES.chunk_bytes()
     }
 
-    /// Gives back a `Hierarchy` or a `Group`; whether it was the last.
+    /// Gives back a `Hierarchy` or a `Group`. Returns whether it was the last.
     pub(crate) fn let_go_one(&self) -> bool {
-        // ORDERING: AcqRel; the uses of all handles precede the end that the last one starts.
+        // ORDERING: AcqRel pairs with itself: the uses of all handles come before the end that the
+        // last one starts.
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether no handle is left now.
+    /// Returns whether no handle is left now.
     pub(crate) fn is_without_handles(&self) -> bool {
-        // ORDERING: Acquire; pairs with `let_go_one`.
+        // ORDERING: Acquire pairs with the Release in `let_go_one`.
         self.handles.load(Ordering::Acquire) == 0
     }
 }

@@ -1,15 +1,15 @@
 //! Tree: the groups, their parents and names, and the reuse of their places.
 //!
-//! Everything here is under the hierarchy's tree lock. Paths are walked and lists made here. Of
-//! the charge path, only the last byte of a removed group comes here.
+//! Everything here is under the hierarchy's tree lock. Paths are walked and lists are made here. A
+//! charge never comes here, and an uncharge only with the last byte of a removed group.
 //!
 //! ```text
 //!   Free ── create ──▶ Online ─────────── remove ──────────▶ Dying ── release ──▶ Free
 //!                        └── close ──▶ Closing ── remove ─────┘       (usage 0, no handle)
 //! ```
 //!
-//! A group is closing while the groups below it are removed, and it after them (`closing`). It has
-//! no name and gets no children.
+//! A group is closing while the groups below it are removed, until it is removed itself
+//! (`closing`). It has no name and gets no children.
 //!
 //! - I1. A group pins its parent from creation to release, so no chain ever leads through a free
 //!   node.
@@ -60,12 +60,12 @@ pub(crate) struct Tree {
     entries: Entries,
     /// The seed of the ranks (`named`).
     seed: u64,
-    /// The beginning of the tree's clock.
+    /// The zero of the tree's clock.
     began: Instant,
-    /// Places ever made.
+    /// The number of places that were ever made.
     places: u32,
     free: Vec<NodeId>,
-    /// The notes of maintenance about each place; empty where it makes none.
+    /// The notes of maintenance about each place; empty if it makes none.
     noted: Vec<Option<Noted>>,
     /// The number of places at the bottom of `free` that have given their records up.
     bare: usize,
@@ -73,11 +73,11 @@ pub(crate) struct Tree {
     bare_in: Vec<u32>,
     in_use: u32,
     dying: u32,
-    /// Dying groups that were removed with records; also some that are dying no more.
+    /// Dying groups that were removed with records, and some that have been released since.
     departed: Vec<NodeId>,
     groups_max: u32,
     depth_max: u32,
-    /// No handle is left anywhere; the hierarchy waits for its last bytes.
+    /// Whether no handle is left anywhere, so that the hierarchy waits only for its last bytes.
     pub(crate) retired: bool,
 }
 
@@ -127,7 +127,7 @@ impl Tree {
         self.entries.find_mut(id).expect("a place that is in use has an entry")
     }
 
-    /// The state of a place. Places that were forgotten are free.
+    /// Returns the state of a place. Places that were forgotten are free.
     pub(crate) fn state(&self, id: NodeId) -> State {
         self.entries.find(id).map_or(State::Free, |entry| match entry.phase {
             Phase::Free => State::Free,
@@ -153,12 +153,12 @@ impl Tree {
         self.in_use - self.dying
     }
 
-    /// Groups in use: online ones and dying ones.
+    /// Returns the number of groups in use, online and dying.
     pub(crate) fn in_use(&self) -> u32 {
         self.in_use
     }
 
-    /// The path of a group, of a dying one too.
+    /// Returns the path of a group, which may be dying.
     pub(crate) fn path(&self, id: NodeId) -> String {
         if id == ROOT {
             return "/".to_owned();
@@ -172,8 +172,9 @@ impl Tree {
         names.iter().rev().fold(String::new(), |path, name| path + "/" + name)
     }
 
-    /// Writes the path of a group to the end of `buffer`, and returns where it begins there. Of a
-    /// path that is too long it writes the end, behind an ellipsis. It allocates nothing.
+    /// Writes the path of a group to the end of `buffer`, and returns where it begins there. If
+    /// the path is too long, it writes an ellipsis and the end of the path. It allocates
+    /// nothing.
     pub(crate) fn write_path(&self, id: NodeId, buffer: &mut [u8]) -> usize {
         const ELLIPSIS: &str = "…";
         let (mut begin, mut at) = (buffer.len(), id);
@@ -216,7 +217,7 @@ impl Tree {
         Ok(at)
     }
 
-    /// Makes a place for a child of `parent`; the caller makes the node ready.
+    /// Makes a place for a child of `parent`. The caller must make the node ready.
     pub(crate) fn create(&mut self, parent: NodeId, name: &str) -> Result<NodeId, GroupError> {
         name::check(name)?;
         if self.state(parent) != State::Online {
@@ -268,7 +269,7 @@ impl Tree {
         }
     }
 
-    /// Whether `id` may be removed now.
+    /// Returns an error if `id` may not be removed now.
     pub(crate) fn check_removal(&self, id: NodeId) -> Result<(), GroupError> {
         let entry = self.entry(id);
         if id == ROOT {
@@ -276,17 +277,17 @@ impl Tree {
         } else if entry.phase != Phase::Online {
             Err(GroupError::Offline { path: self.path(id) })
         } else if entry.first_child != TOP {
-            // One that is closing is not counted.
+            // A child that is closing is not counted.
             Err(GroupError::HasChildren { path: self.path(id), children: self.child_count(id).max(1) })
         } else {
             Ok(())
         }
     }
 
-    /// Online or Closing → Dying: out of its parent's list. Returns the group's age.
+    /// Online or Closing → Dying: takes a group out of its parent's list. Returns the group's age.
     pub(crate) fn retire(&mut self, id: NodeId, has_records: bool) -> Duration {
         if has_records {
-            // Before it is dying: nodes are used again, and entries of earlier groups go.
+            // Before it is dying, because this drops the entries of places that are not dying.
             self.depart(id);
         }
         self.unname(id);
@@ -298,7 +299,7 @@ impl Tree {
                 Duration::from_nanos(now.saturating_sub(std::mem::replace(&mut entry.since, now))),
                 entry.parent,
                 std::mem::replace(&mut entry.previous_sibling, TOP),
-                // It stays for a walk that has come to this group (`after`).
+                // It stays, for a walk that has reached this group (`after`).
                 entry.next_sibling,
             )
         };
@@ -319,7 +320,7 @@ impl Tree {
     }
 
     fn depart(&mut self, id: NodeId) {
-        // Most are free again as soon as the handle they were removed by is dropped.
+        // Most groups are released as soon as the handle by which they were removed is dropped.
         if self.departed.len() > 64 + 2 * self.dying as usize {
             let mut departed = std::mem::take(&mut self.departed);
             departed.retain(|&id| self.is_dying(id));
@@ -328,12 +329,12 @@ impl Tree {
         self.departed.push(id);
     }
 
-    /// Whether the group of this place was removed and is not released.
+    /// Returns whether the group of this place was removed and is not released yet.
     pub(crate) fn is_dying(&self, id: NodeId) -> bool {
         self.entries.find(id).is_some_and(|entry| entry.phase == Phase::Dying)
     }
 
-    /// A dying group that may still have its record; the caller takes that away.
+    /// Returns a dying group that may still have its record, which the caller must take away.
     pub(crate) fn take_departed(&mut self) -> Option<NodeId> {
         while let Some(id) = self.departed.pop() {
             if self.is_dying(id) {
@@ -350,13 +351,13 @@ impl Tree {
         }
     }
 
-    /// Dying groups that may still have records, at most.
+    /// Returns an upper bound on the number of dying groups that still have records.
     pub(crate) fn departed(&self) -> usize {
         self.departed.len().min(self.dying as usize)
     }
 
-    /// Dying → Free: the place may be given to another group. Returns the parent; the caller
-    /// returns the pin on it.
+    /// Dying → Free: the place may be given to another group. Returns the parent, whose pin the
+    /// caller must give back.
     pub(crate) fn release(&mut self, id: NodeId) -> Option<NodeId> {
         debug_assert!(self.is_dying(id));
         debug_assert!(self.entry(id).below == 0, "groups below it keep it (I1)");
@@ -373,46 +374,47 @@ impl Tree {
         parent
     }
 
-    /// Whether the release of a dying group is left to a thread that has a turn to flush.
+    /// Returns whether the release of a dying group is left to a thread that has a turn to flush.
     pub(crate) fn is_unsettled(&self, id: NodeId) -> bool {
         self.entry(id).next_unsettled != TOP
     }
 
     /// Leaves the release of a dying group to the thread that has the turn to flush `updates`. It
-    /// is left to no thread yet.
+    /// must not be left to a thread already.
     pub(crate) fn leave_unsettled(&mut self, id: NodeId, updates: &UpdateTree) {
         // ORDERING: Relaxed; written under the tree lock only.
         let first = NodeId(updates.unsettled.load(Ordering::Relaxed));
         self.entry_mut(id).next_unsettled = if first == TOP { id } else { first };
-        // ORDERING: AcqRel; Acquire: if the thread with the turn looked before, the next try sees that it
-        // let go. Release: a thread that sees the group there sees all that this one did before
-        // (`stats::release` E1).
+        // ORDERING: AcqRel pairs with itself. Acquire: if the thread with the turn has looked
+        // already, the next try for the turn sees that it let go. Release: a thread that sees the
+        // group there sees all that this one did before (`stats::release` E1).
         updates.unsettled.swap(id.0, Ordering::AcqRel);
     }
 
-    /// The group that was left last to the thread with this turn. It is left to no thread now.
+    /// Takes the group that was left last to the thread with this turn, so that it is left to
+    /// none.
     pub(crate) fn take_unsettled(&mut self, updates: &UpdateTree) -> Option<NodeId> {
-        // ORDERING: Relaxed, as above.
+        // ORDERING: Relaxed, because it is written under the tree lock only.
         let id = NodeId(updates.unsettled.load(Ordering::Relaxed));
         let next = std::mem::replace(&mut self.entries.find_mut(id)?.next_unsettled, TOP);
         let first = if next == id { TOP } else { next };
-        // ORDERING: Relaxed; a release that is left to a thread afterwards is another RMW.
+        // ORDERING: Relaxed, because a release that is left to a thread afterwards is another RMW.
         updates.unsettled.store(first.0, Ordering::Relaxed);
         Some(id)
     }
 
-    /// Free places that may have kept their records.
+    /// Returns the number of free places that may have kept their records.
     pub(crate) fn kept(&self) -> usize {
         self.free.len() - self.bare
     }
 
-    /// Groups in use, and free places that may have kept their records.
+    /// Returns the number of groups in use and of free places that may have kept their records.
     pub(crate) fn with_records(&self) -> usize {
         self.in_use as usize + self.kept()
     }
 
-    /// The free place that has waited longest of those that may have kept a record; the caller
-    /// takes it away.
+    /// Returns the free place that has waited longest of those that may have kept a record, which
+    /// the caller must take away.
     pub(crate) fn strip(&mut self) -> Option<NodeId> {
         let id = self.free.get(self.bare).copied()?;
         self.bare += 1;
@@ -420,7 +422,8 @@ impl Tree {
         Some(id)
     }
 
-    /// The chunk in which `id` is, if all its places are free and have given their records up.
+    /// Returns the chunk in which `id` is, if all its places are free and have given up their
+    /// records.
     pub(crate) fn bare_chunk(&self, id: NodeId) -> Option<u32> {
         let chunk = id.0 / CHUNK;
         let places = CHUNK.min(self.places() - chunk * CHUNK);
@@ -437,7 +440,7 @@ impl Tree {
         self.entries.find(id).is_some()
     }
 
-    /// The note that maintenance made about a group when it last looked.
+    /// Returns the note that maintenance made about a group when it last looked.
     pub(crate) fn noted(&mut self, id: NodeId) -> &mut Option<Noted> {
         if self.noted.len() < self.places as usize {
             self.noted.resize(self.places as usize, None);
@@ -445,8 +448,8 @@ impl Tree {
         &mut self.noted[id.0 as usize]
     }
 
-    /// Forgets all places but the root's, when no group is left and no node. The next user of the
-    /// hierarchy begins anew.
+    /// Forgets all places but the root's, for the next user of the hierarchy. No group and no node
+    /// may be left.
     pub(crate) fn forget_places(&mut self) {
         debug_assert!(self.in_use == 0);
         (self.entries, self.places) = (Entries::default(), 1);
@@ -456,12 +459,12 @@ impl Tree {
         (self.bare, self.bare_in) = (0, vec![0]);
     }
 
-    /// Bounds all groups to be made, for the next user of the hierarchy.
+    /// Sets the bounds on all groups, for the next user of the hierarchy.
     pub(crate) fn set_bounds_of_all(&mut self, groups_max: u32, depth_max: u32) {
         (self.groups_max, self.depth_max) = (groups_max, depth_max);
     }
 
-    /// The place has another group, or none.
+    /// Gives the place to another group, or to none.
     fn replace(&mut self, id: NodeId, entry: Entry) {
         debug_assert!(!self.is_unsettled(id), "a release that is left to a thread is done by that thread");
         if let Some(noted) = self.noted.get_mut(id.0 as usize) {
@@ -470,22 +473,24 @@ impl Tree {
         *self.entry_mut(id) = entry;
     }
 
-    /// Number of online children.
+    /// Returns the number of online children.
     pub(crate) fn child_count(&self, id: NodeId) -> usize {
         self.entry(id).named as usize
     }
 
-    /// `top` and all online groups below it, parents before children. Allocates nothing.
+    /// Returns `top` and all online groups below it, parents before children. It allocates
+    /// nothing.
     pub(crate) fn subtree(&self, top: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let top_or_none = Some(top).filter(|&top| self.entries.find(top).is_some());
         std::iter::successors(top_or_none, move |&at| self.after(at, top))
     }
 
-    /// The group that comes after `at` in the subtree of `top`.
+    /// Returns the group that comes after `at` in the subtree of `top`.
     ///
-    /// A walk may free the tree lock between two groups, while no group is released: it has a turn
-    /// to flush. Groups are made at the beginning of a list, and a removed one keeps its next
-    /// sibling. So the walk misses no group that stays. It may come to removed ones.
+    /// A walk that has a turn to flush may free the tree lock between two groups, because no group
+    /// is released in between. New groups are put at the beginning of a list, and a removed
+    /// one keeps its next sibling. So the walk misses no group that stays, but it may visit
+    /// removed ones.
     pub(crate) fn after(&self, at: NodeId, top: NodeId) -> Option<NodeId> {
         let first = self.entry(at).first_child;
         if first != TOP {
@@ -502,7 +507,7 @@ impl Tree {
         None
     }
 
-    /// Places ever made, the root's included.
+    /// Returns the number of places that were ever made, including the root's.
     pub(crate) fn places(&self) -> u32 {
         self.places
     }

@@ -1,5 +1,5 @@
-//! Closing: a group loses its name, and the groups below it are removed, the lowest first, and
-//! then the group itself. And its owners.
+//! Closing: a group loses its name, then the groups below it are removed, the lowest first, and
+//! then the group itself. Also the owners of a group, the last of which closes it.
 //!
 //! ```text
 //!   close(top)           top has no name from here on
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - B1. A closed group gets no children. So each level has a fixed number of groups once the
-//!   level above is closed, and the removal ends although other threads create groups meanwhile.
+//!   level above is closed, and the removal ends even if other threads keep creating groups.
 //! - I1. `owners` changes under the tree lock, and only in the group's own lifetime. With the last
 //!   owner the group is closed in the same hold of the lock. So a thread that looks a path up
 //!   finds a group that has an owner, or finds no group and creates one.
@@ -20,7 +20,7 @@ use crate::tree::entries::Phase;
 use crate::tree::topology::{ROOT, State, Tree};
 
 impl Tree {
-    /// Online → Closing: `top` is about to be removed with all groups below it.
+    /// Online → Closing: begins the removal of `top` with all groups below it.
     pub(crate) fn close(&mut self, top: NodeId) -> Result<(), GroupError> {
         if top == ROOT {
             return Err(GroupError::IsRoot);
@@ -45,8 +45,8 @@ impl Tree {
         }
     }
 
-    /// The next group to remove of those below `top` and itself, which is closing; `None` if
-    /// another thread has removed it.
+    /// Returns the next group to remove: one below `top`, which is closing, or `top` itself.
+    /// `None` if another thread has removed `top`.
     pub(crate) fn next_to_remove(&mut self, top: NodeId) -> Option<NodeId> {
         if self.is_dying(top) {
             return None;
@@ -63,19 +63,19 @@ impl Tree {
         }
     }
 
-    /// The group was created for an owner.
+    /// Gives a group that was just created its first owner.
     pub(crate) fn begin_ownership(&mut self, id: NodeId) {
         self.entry_mut(id).owners = 1;
     }
 
-    /// One more owner of an online group. A group that was created without one stays so.
+    /// Adds an owner to an online group, unless the group was created without one.
     pub(crate) fn own(&mut self, id: NodeId) {
         let owners = &mut self.entry_mut(id).owners;
         *owners += u32::from(*owners > 0);
     }
 
-    /// One owner less. If it was the last one of an online group, the group is closing now;
-    /// whether it is.
+    /// Removes an owner. If it was the last one of an online group, closes the group. Returns
+    /// whether it did.
     pub(crate) fn disown(&mut self, id: NodeId) -> bool {
         let entry = self.entry_mut(id);
         let was_owned = entry.owners > 0;

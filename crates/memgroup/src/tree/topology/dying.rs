@@ -4,8 +4,8 @@
 //!   until then, so the list is empty when the parent is released.
 //! - I2. A list is in the order of removal. So a walk that frees the tree lock between two groups,
 //!   and holds the last one that it found, also finds those that are removed in between.
-//! - I3. A dying group has no name, so the links that held it among its siblings' names lead to its
-//!   neighbours in this list. The first group has the last one before it.
+//! - I3. A dying group has no name, so the links that held it among its siblings' names lead to
+//!   its neighbours in this list. The first group has the last one before it.
 
 use crate::base::id::{NodeId, TOP};
 use crate::tree::topology::Tree;
@@ -50,7 +50,8 @@ impl Tree {
         } else {
             self.set_link((previous, AFTER), next);
         }
-        // The group before it comes before the next one, or before the first one if it was the last.
+        // The group before it comes before the next one, or before the first one if it was the
+        // last.
         let behind = if next != TOP { next } else { self.entry(parent).first_dying };
         if behind != TOP {
             self.set_link((behind, BEFORE), previous);
