@@ -43,18 +43,15 @@ use memgroup_sync::spin::Wait;
 use memgroup_sync::{Chunk, Erasable, FixedRef, FixedU32};
 
 use crate::arena::chunk::Block;
+use crate::arena::os::Place;
 use crate::arena::page::BLOCK_BYTES_MAX;
 use crate::mutation::{Mutation, active};
 use crate::prefetch::prefetch_write;
 use crate::records::{Fresh, OTHER_RECORDS, Records, Relocation, Unlinked};
 use crate::slot::error::SLOTS_MAX;
 use crate::slot::source::FastSlot;
+use crate::words::word_at;
 
-#[cfg(not(memgroup_loom))]
-mod base;
-#[cfg(memgroup_loom)]
-#[path = "record/model.rs"]
-mod base;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
@@ -212,12 +209,11 @@ impl Record {
             return None;
         }
         // ORDERING: Acquire, as in `find`.
-        let (base_address, stride) = (self.base.load(Ordering::Acquire), self.stride.get() as usize);
+        let (base, copy) = (self.base.load(Ordering::Acquire), slot * self.stride.get() as usize);
+        let offsets = (0..self.word_count()).map(move |index| copy + index * size_of::<u64>());
         // SAFETY: as in `find`: enabled, below `words`, and within the section that the words are
         // lent for.
-        Some(
-            (0..self.word_count()).map(move |index| unsafe { base::word(base_address, stride, slot, index) }),
-        )
+        Some(offsets.map(move |offset| unsafe { word_at(base, offset) }))
     }
 
     /// Returns whether there is a word `index` in a copy of `slot` to access; without an index,
@@ -264,7 +260,7 @@ impl Record {
         // If the block was unlinked before the section began, the access found no flag set, or
         // another `base`. If later, the block is not freed, nor its chunk unmapped, before a grace
         // period that began after that (I2, I3).
-        unsafe { base::word(base, self.stride.get() as usize, slot, index) }
+        unsafe { word_at(base, slot * self.stride.get() as usize + index * size_of::<u64>()) }
     }
 
     /// A word together with a section of its own. `None` as for [`word`](Self::word).
@@ -380,7 +376,7 @@ impl Record {
             // precedes the RMW that tags the old block when it is retired (`grace`).
             let base = self
                 .base
-                .swap(base::of(fresh.block), if relaxed { Ordering::Relaxed } else { Ordering::AcqRel });
+                .swap(fresh.block.place.expose(), if relaxed { Ordering::Relaxed } else { Ordering::AcqRel });
             let before = block(records, base, at);
             if before.is_none() {
                 // ORDERING: Release; pairs with the Acquire in `is_enabled`: an access that finds
@@ -414,8 +410,8 @@ impl Record {
 /// for no block.
 fn block(records: &'static Records, base: usize, at: u64) -> Option<Unlinked> {
     let at = at.checked_sub(BLOCKS)?;
-    let block = base::block(base, (at >> 32) as u32, at as u32, records.words() as u32);
-    Some(Unlinked { block, records })
+    let (place, words) = (Place::of_exposed(base), records.words() as u32);
+    Some(Unlinked { block: Block { place, chunk: (at >> 32) as u32, at: at as u32, words }, records })
 }
 
 fn address(flags: &[AtomicBool]) -> usize {

@@ -43,11 +43,6 @@ use crate::prefetch::prefetch_write;
 use crate::slot::error::SLOTS_MAX;
 use crate::slot::source::FastSlot;
 
-#[cfg(not(memgroup_loom))]
-mod address;
-#[cfg(memgroup_loom)]
-#[path = "words/model.rs"]
-mod address;
 #[cfg(all(test, memgroup_loom))]
 mod loom;
 #[cfg(all(test, not(memgroup_loom)))]
@@ -66,6 +61,25 @@ const SLOTS_SHIFT: u32 = memgroup_sync::ADDRESS_BITS;
 
 const _: () = assert!(SLOTS_MAX < 1 << (u64::BITS - SLOTS_SHIFT));
 
+/// Returns the word `offset` bytes behind a place, which [`Place::expose`] turned into `number`.
+///
+/// # Safety
+///
+/// As for [`Place::word`].
+///
+/// [`Place::expose`]: crate::arena::os::Place::expose
+/// [`Place::word`]: crate::arena::os::Place::word
+#[inline(always)]
+pub(crate) unsafe fn word_at<'a>(number: usize, offset: usize) -> &'a AtomicU64 {
+    #[cfg(not(memgroup_loom))]
+    // SAFETY: within the region, mapped, aligned, and an `AtomicU64`, by the caller's promise.
+    let word = unsafe { &*core::ptr::with_exposed_provenance(number + offset) };
+    #[cfg(memgroup_loom)]
+    // SAFETY: passed on to the caller.
+    let word = unsafe { crate::arena::os::Place::of_exposed(number).word(offset) };
+    word
+}
+
 /// A table with one word for each place and slot. All words are zero at first.
 ///
 /// Address space is reserved for 512 places at a time, and a page is backed when a word in it is
@@ -83,6 +97,23 @@ struct Block {
     region: Region,
     /// Reservations that were not released.
     reservations: u32,
+}
+
+/// Returns whether addresses of the region leave the bits for the number of slots free.
+fn is_near(region: &Region) -> bool {
+    (region.at(0).number() as u64) < (1 << SLOTS_SHIFT) - (1 << 32)
+}
+
+/// Makes the words of the slots that models use, because to loom a word's first use is a write,
+/// which nothing would order against the others.
+#[cfg(memgroup_loom)]
+fn loom_prepare(region: &Region, bytes: usize) {
+    for offset in (0..bytes.min(4 * STRIDE)).step_by(STRIDE) {
+        for place in 0..PLACES as usize {
+            // SAFETY: within the region.
+            let _ = unsafe { region.at(offset).word(place * WORD_BYTES) };
+        }
+    }
 }
 
 /// The memory of a table.
@@ -121,9 +152,10 @@ impl Words {
             Entry::Occupied(block) => block.into_mut(),
             Entry::Vacant(vacant) => {
                 let bytes = self.block_bytes();
-                let region = Region::map(bytes, page_bytes()).ok().filter(address::is_near);
+                let region = Region::map(bytes, page_bytes()).ok().filter(is_near);
                 let region = region.ok_or(OutOfMemory { bytes, slots: self.slots })?;
-                address::prepare(&region, bytes);
+                #[cfg(memgroup_loom)]
+                loom_prepare(&region, bytes);
                 vacant.insert(Block { region, reservations: 0 })
             }
         };
@@ -257,7 +289,7 @@ impl WordCell {
         let block = block.unwrap_or_else(|| panic!("place {place} has no words"));
         let first = block.region.at((place % PLACES) as usize * WORD_BYTES);
         // ORDERING: Release; pairs with the Acquire in `get`.
-        self.0.store(address::of(first) | (words.slots as u64) << SLOTS_SHIFT, Ordering::Release);
+        self.0.store(first.expose() as u64 | (words.slots as u64) << SLOTS_SHIFT, Ordering::Release);
     }
 
     /// The word on `slot`; `None` if the cell is empty or the table has no such slot.
@@ -273,7 +305,7 @@ impl WordCell {
         }
         // SAFETY: `set` combined the address of a word on slot 0 with the number of slots of its
         // table (I2), and the slot is below. The table is static, so its blocks stay mapped (I1).
-        Some(unsafe { address::word(cell & ((1 << SLOTS_SHIFT) - 1), slot * STRIDE) })
+        Some(unsafe { word_at((cell & ((1 << SLOTS_SHIFT) - 1)) as usize, slot * STRIDE) })
     }
 
     /// The current slot of a source and the word on it, without a function call. Where that is not

@@ -135,7 +135,8 @@ fn refuses_to_wait_for_the_caller_s_own_use() {
     let error = withdrawn.wait_until(Instant::now() + Duration::from_secs(3600)).unwrap_err();
     assert!(error.to_string().contains("on a thread that uses it"), "{error}");
     drop(pinned);
-    assert_eq!(waited(error.into_withdrawn()).number, 1);
+    let (WaitError::Deadline(withdrawn) | WaitError::UsedHere(withdrawn)) = error;
+    assert_eq!(waited(withdrawn).number, 1);
 }
 
 #[test]
@@ -148,7 +149,7 @@ fn an_error_names_the_place_the_thread_and_for_how_long() {
     let text = error.to_string();
     assert!(text.contains(&format!("{:#x}", place.key())), "{text}");
     assert!(!cfg!(target_os = "linux") || text.contains("(user-of-place) in it for "), "{text}");
-    let withdrawn = error.into_withdrawn();
+    let (WaitError::Deadline(withdrawn) | WaitError::UsedHere(withdrawn)) = error;
     let first = withdrawn.blockers()[0].held();
     std::thread::sleep(Duration::from_millis(5));
     let second = withdrawn.blockers()[0].held();

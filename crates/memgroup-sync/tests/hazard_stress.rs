@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use memgroup_sync::hazard::{Domain, Place};
+use memgroup_sync::hazard::{Domain, Place, WaitError};
 use memgroup_sync::interleave;
 use tracked::{Counted, Tracked};
 use xtask::Watchdog;
@@ -118,7 +118,9 @@ fn owns(field: &'static Field, half: usize, seed: usize) {
             0 => field.bury(withdrawn.wait().unwrap()),
             1 => match withdrawn.wait_until(Instant::now() + Duration::from_micros(20)) {
                 Ok(value) => field.bury(value),
-                Err(error) => error.into_withdrawn().detach(|value| field.bury(value)),
+                Err(WaitError::Deadline(withdrawn) | WaitError::UsedHere(withdrawn)) => {
+                    withdrawn.detach(|value| field.bury(value));
+                }
             },
             2 => drop(withdrawn),
             3 => {

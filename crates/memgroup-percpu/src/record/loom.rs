@@ -267,7 +267,7 @@ fn loom_an_access_keeps_to_the_length_of_the_record_that_it_finds() {
 }
 
 #[test]
-#[should_panic(expected = "word 1 of a block of 1 words is looked for")]
+#[should_panic(expected = "a record of one word has a second one")]
 fn loom_a_length_that_is_read_outside_the_section_is_caught() {
     mutation::with(Mutation::LengthIsReadOutsideTheSection, || explore(3, a_cell_becomes_a_shorter_record));
 }
@@ -297,7 +297,7 @@ fn loom_a_block_that_comes_late_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "word 1 of a block of 1 words is looked for")]
+#[should_panic(expected = "a record has a block of other records")]
 fn loom_a_link_that_checks_the_records_first_is_caught() {
     mutation::with(Mutation::LinkChecksRecordsFirst, || explore(3, a_block_comes_late));
 }

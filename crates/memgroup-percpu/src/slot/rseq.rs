@@ -16,25 +16,16 @@
 
 #![allow(unsafe_code)]
 
+use core::num::NonZeroI32;
+
 use crate::slot::error::SlotError;
 
 /// One 32-bit field of the current thread's rseq area, as an offset from the thread pointer (I1).
+///
+/// The offset isn't 0, because the thread pointer itself points to no rseq area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
-    offset: i32,
-}
-
-impl Field {
-    /// The field as a number that is not 0: the thread pointer itself points to no rseq area.
-    pub(crate) fn number(self) -> u32 {
-        self.offset.cast_unsigned()
-    }
-
-    /// The field with this number, which came from `number`; `None` for 0.
-    #[inline(always)]
-    pub(crate) fn of_number(number: u32) -> Option<Field> {
-        (number != 0).then_some(Field { offset: number.cast_signed() })
-    }
+    pub(crate) offset: NonZeroI32,
 }
 
 pub(crate) const MM_CID: &str = "mm_cid";
@@ -45,7 +36,7 @@ mod imp {
     use core::arch::asm;
     use core::ffi::{CStr, c_uint};
 
-    use super::{CPU_ID, Field, MM_CID, SlotError};
+    use super::{CPU_ID, Field, MM_CID, NonZeroI32, SlotError};
 
     const CPU_ID_AT: isize = 4;
     const MM_CID_AT: isize = 24;
@@ -90,19 +81,18 @@ mod imp {
                 "the C library did not register its rseq area (kernel, valgrind or a tunable forbids it)";
             return Err(SlotError::unavailable(kind, reason));
         }
-        let offset = i32::try_from(offset + at).map_err(|_| {
-            SlotError::unavailable(kind, "the rseq area lies out of reach of the thread pointer")
-        })?;
-        let field = Field { offset };
+        let field = |at| {
+            let offset = i32::try_from(offset + at).ok().and_then(NonZeroI32::new);
+            let far =
+                || SlotError::unavailable(kind, "the rseq area lies out of reach of the thread pointer");
+            Ok(Field { offset: offset.ok_or_else(far)? })
+        };
         // An unregistered thread holds -1 or -2 in cpu_id.
-        let cpu = Field { offset: offset - (at - CPU_ID_AT) as i32 }.read();
-        if cpu > i32::MAX as u32 {
-            return Err(SlotError::unavailable(
-                kind,
-                "this thread's rseq area is not registered with the kernel",
-            ));
+        if field(CPU_ID_AT)?.read() > i32::MAX as u32 {
+            let reason = "this thread's rseq area is not registered with the kernel";
+            return Err(SlotError::unavailable(kind, reason));
         }
-        Ok(field)
+        field(at)
     }
 
     fn symbol(name: &CStr) -> Option<*const u8> {
@@ -122,7 +112,7 @@ mod imp {
                 asm!(
                     "mov {value:e}, dword ptr fs:[{offset}]",
                     value = lateout(reg) value,
-                    offset = in(reg) self.offset as isize,
+                    offset = in(reg) self.offset.get() as isize,
                     options(nostack, preserves_flags, readonly),
                 );
             }

@@ -9,9 +9,15 @@
 //! - B1. The answer may be stale when it is used: the thread may have moved to another CPU since.
 //!   Two threads may use one slot at the same time.
 
-use core::fmt;
+#![allow(unsafe_code)]
 
-use memgroup_sync::{FixedU32, erasable};
+use core::fmt;
+use core::num::NonZeroI32;
+// A plain atomic in both builds: it is written before other threads get to its cell, so a model has
+// nothing to explore in it.
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use memgroup_sync::Erasable;
 
 use crate::slot::error::{COUNT_MAX, SLOTS_MAX, SlotError};
 use crate::slot::{cpus, number, rseq};
@@ -161,9 +167,9 @@ impl SlotSource {
         if raw < self.slots { raw as usize } else { self.wrap(raw) }
     }
 
-    /// Its place in the rseq area, for cells that may be erased.
+    /// Its field in the rseq area, for cells that may be erased.
     pub fn fast(&self) -> FastSlot {
-        FastSlot { offset: FixedU32::new(self.field.map_or(0, rseq::Field::number)) }
+        FastSlot(AtomicI32::new(self.field.map_or(0, |field| field.offset.get())))
     }
 
     /// The raw value, before it is brought into range.
@@ -194,27 +200,39 @@ impl SlotSource {
     }
 }
 
-erasable! {
-    /// The place of a slot source in the rseq area, if it has one: half of [`SlotSource::current`],
-    /// in four bytes of a cell that may be [erased](memgroup_sync::Erasable).
-    pub struct FastSlot {
-        /// The field's number; 0 for none.
-        offset: FixedU32,
+/// The field of a slot source in the rseq area, if it has one: half of [`SlotSource::current`], in
+/// four bytes of a cell that may be [erased](Erasable).
+///
+/// It holds the field's offset from the thread pointer, or 0.
+pub struct FastSlot(AtomicI32);
+
+// SAFETY: one atomic, for which zero is a value: it stands for no field.
+unsafe impl Erasable for FastSlot {
+    fn zero() -> Self {
+        FastSlot(AtomicI32::new(0))
+    }
+
+    unsafe fn erase(&self) {
+        // ORDERING: Relaxed; the owner of the cells orders their next use.
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
 impl FastSlot {
-    /// Takes over the place of `source`.
+    /// Takes over the field of `source`, before other threads get to the cell.
     pub fn set(&self, source: &SlotSource) {
-        self.offset.set(source.fast().offset.get());
+        // ORDERING: Relaxed; published with the cell.
+        self.0.store(source.fast().0.into_inner(), Ordering::Relaxed);
     }
 
-    /// The number in the rseq area, if that is the source: without a function call, and *not*
-    /// brought into range. A fast path compares it with its own bound, and calls
+    /// Returns the number in the rseq area, if that is the source: without a function call, and
+    /// *not* brought into range. A fast path compares it with its own bound, and calls
     /// [`SlotSource::current`] where this returns `None`.
     #[inline(always)]
     pub(crate) fn value(&self) -> Option<usize> {
-        rseq::Field::of_number(self.offset.get()).map(|field| field.read() as usize)
+        // ORDERING: Relaxed; published with the cell.
+        let offset = NonZeroI32::new(self.0.load(Ordering::Relaxed))?;
+        Some(rseq::Field { offset }.read() as usize)
     }
 }
 

@@ -262,15 +262,6 @@ pub enum WaitError<T: Send + Sync + 'static> {
     UsedHere(Withdrawn<T>),
 }
 
-impl<T: Send + Sync> WaitError<T> {
-    /// The value that the caller waited for.
-    pub fn into_withdrawn(self) -> Withdrawn<T> {
-        match self {
-            Self::Deadline(withdrawn) | Self::UsedHere(withdrawn) => withdrawn,
-        }
-    }
-}
-
 impl<T: Send + Sync> fmt::Debug for WaitError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -117,6 +117,18 @@ impl Place {
     /// Blocks of up to this size have their words from the beginning.
     const SMALL_BYTES: usize = 64;
 
+    /// The address of a copy that is kept for the execution.
+    pub(crate) fn expose(self) -> usize {
+        core::ptr::from_ref(memgroup_sync::keep(Box::new(self))).expose_provenance()
+    }
+
+    /// The place that [`expose`](Self::expose) turned into this number.
+    pub(crate) fn of_exposed(number: usize) -> Self {
+        assert!(number != 0, "a place is looked for that was never exposed");
+        // SAFETY: the number came from `expose`, which keeps the copy that it points to.
+        unsafe { *core::ptr::with_exposed_provenance::<Place>(number) }
+    }
+
     /// A number that distinguishes it from all other places.
     pub(crate) fn number(self) -> usize {
         core::ptr::from_ref(self.words).addr() + self.offset

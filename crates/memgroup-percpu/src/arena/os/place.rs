@@ -23,6 +23,18 @@ impl Place {
         self.0
     }
 
+    /// The address as a number from which `words::word_at` and [`of_exposed`](Self::of_exposed)
+    /// lead back to the memory.
+    pub(crate) fn expose(self) -> usize {
+        self.0.expose_provenance().get()
+    }
+
+    /// The place that [`expose`](Self::expose) turned into this number.
+    pub(crate) fn of_exposed(number: usize) -> Self {
+        let address = NonNull::new(core::ptr::with_exposed_provenance_mut(number));
+        Self(address.expect("a place that was exposed has an address"))
+    }
+
     /// The address as a number, to find its chunk by.
     pub(crate) fn number(self) -> usize {
         self.0.addr().get()
