@@ -24,7 +24,7 @@ use crate::{Result, crates, name, read};
 const ROOT: &str = "lib";
 
 /// The most files of a folder that may import each other in a circle.
-const CIRCLE_MOST: usize = 5;
+const CIRCLE_MOST: usize = 3;
 
 /// A path in one folder that names an item of another.
 #[derive(PartialEq)]

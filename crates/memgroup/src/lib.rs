@@ -56,7 +56,9 @@ pub use observe::event::EventsAfter;
 pub use observe::pressure::{
     Fired, Pressure, PressureLine, PressureTrigger, PressureWatch, StallGuard, TaskStall, TriggerError,
 };
-pub use observe::wait::{WaitEnded, WaitKind, WaitReport, Waiters};
+pub use observe::wait::WaitKind;
+pub use observe::wait::report::{WaitReport, Waiters};
+pub use observe::wait::tasks::WaitEnded;
 pub use reclaim::{
     Ask, AskError, CallsError, Count, GroupShrinker, Quarantine, Reclaimed, Registration, Removal, Scan,
     Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId, ShrinkerReport, ShrinkerSlot,

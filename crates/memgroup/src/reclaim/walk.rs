@@ -247,7 +247,7 @@ impl<'c> Walk<'c> {
         let (node, state, control) = (slot.node, slot.state, &mut self.control);
         let credit = control.credit;
         let deadline = wait::after(patience);
-        let listed = wait::begin_at(waiter, node, WaitKind::Shrinker, credit.lacks(), deadline);
+        let listed = wait::list::begin_at(waiter, node, WaitKind::Shrinker, credit.lacks(), deadline);
         let is_mine = queue::seize(node.shared(), state, &listed, patience, control.end);
         control.stats.is_called_off |= listed.is_called_off();
         drop(listed);

@@ -23,7 +23,7 @@ use crate::base::json::id;
 use crate::base::limit::start;
 use crate::counter::events::Events;
 use crate::observe::pressure::Pressure;
-use crate::observe::wait::Waiters;
+use crate::observe::wait::report::Waiters;
 use crate::state::stats::builtin::{cpu, io, memory};
 use crate::state::stats::stat::{Stat, Subsystem};
 use crate::stats::stock_stats::StockStats;

@@ -18,7 +18,7 @@ use crate::base::json::{id, unix_us, us};
 use crate::control::share::FairShare;
 use crate::counter::events::Events;
 use crate::observe::pressure::Pressure;
-use crate::observe::wait::Waiters;
+use crate::observe::wait::report::Waiters;
 use crate::reclaim::ShrinkerReport;
 use crate::state::stats::Reach;
 use crate::state::stats::builtin::MEMORY;

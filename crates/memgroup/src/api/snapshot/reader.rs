@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use crate::api::snapshot::{GroupSnapshot, Row, Snapshot, Table, read_statistics};
 use crate::base::id::GroupId;
 use crate::control::held_back;
-use crate::observe::wait::{self, Waiters};
+use crate::observe::wait::report::{Waiters, copy};
 use crate::reclaim::report;
 use crate::stock::drain;
 use crate::tree::handle::Group;
@@ -225,7 +225,7 @@ impl Sums {
 /// The waits for memory in each group itself, of the whole hierarchy.
 fn waits(listing: &Listing) -> HashMap<GroupId, Waiters> {
     let (mut waits, now) = (HashMap::new(), Instant::now());
-    for (group, bytes, since) in wait::report::copy(listing.groups[0].group.node().shared()) {
+    for (group, bytes, since) in copy(listing.groups[0].group.node().shared()) {
         let one = Waiters { now: 1, bytes, longest: now.saturating_duration_since(since) };
         add(waits.entry(group).or_default(), one);
     }

@@ -28,8 +28,8 @@ use crate::control::high::delay::{delay, is_due, unpaid};
 use crate::control::high::notice::SLACK_BYTES;
 use crate::control::high::{Level, drain_stocks, must_not_wait};
 use crate::counter::chain;
-use crate::observe::wait::{WaitKind, Wake};
-use crate::observe::{pressure, wait};
+use crate::observe::pressure;
+use crate::observe::wait::{WaitKind, Wake, list};
 use crate::reclaim::{self, Purpose};
 use crate::state::stats::builtin::memory;
 use crate::stats::update::count;
@@ -221,7 +221,7 @@ impl Throttle {
         let paid = self.since + self.delay;
         let until = deadline.map_or(paid, |deadline| deadline.min(paid));
         let node = self.group.node();
-        let listed = wait::begin_at(node, self.worst.node, WaitKind::Throttle, self.bytes, until);
+        let listed = list::begin_at(node, self.worst.node, WaitKind::Throttle, self.bytes, until);
         loop {
             if node.counter.is_offline() {
                 return ThrottleEnd::Removed;

@@ -12,9 +12,6 @@ pub(crate) mod tasks;
 use core::time::Duration;
 use std::time::Instant;
 
-pub(crate) use crate::observe::wait::list::begin_at;
-pub use crate::observe::wait::report::{WaitReport, Waiters};
-pub use crate::observe::wait::tasks::WaitEnded;
 use crate::tree::node::Node;
 
 /// The purpose of a wait.
