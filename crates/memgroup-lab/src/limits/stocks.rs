@@ -10,6 +10,7 @@ use memgroup::{Charge, Config};
 use memgroup_percpu::pin_virtual;
 
 use super::{MIB, PAGE};
+use crate::harness::ledger::{CasTree, Ledger, Shape};
 use crate::harness::prelude::*;
 
 /// Above all that the stocks can prepay.
@@ -18,6 +19,7 @@ const HELD: u64 = 64 * MIB;
 /// A waiter gives up after this, which would be a wrong result.
 const PATIENCE: Duration = Duration::from_secs(600);
 const FITS: &str = "a charge far below every limit";
+const CAS: &str = "a CAS tree's pair (control)";
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     above_stocks(lab)?;
@@ -145,7 +147,12 @@ fn beside(lab: &mut Lab<'_>) -> Result<()> {
         let work = each(move || innocent.try_charge(PAGE).map(drop).or_wrong(FITS));
         Case { beside: Some(Beside::every(0, act)), ..Case::new("pair of an innocent", by, "", work) }
     };
-    let measured = cases.iter().zip(built.iter().zip(acts)).map(case).collect();
+    let mut measured: Vec<_> = cases.iter().zip(built.iter().zip(acts)).map(case).collect();
+    // Beside a charge that waits, each pair goes to the counters.
+    let tree = CasTree::build(Shape { levels: 3, ..Shape::leaves(1) })?;
+    let work = each(move || tree.charge(0, PAGE).map(|held| tree.free(held)).ok_or("refused").or_wrong(FITS));
+    let beside = Some(Beside::every(0, &spin));
+    measured.push(Case { beside, ..Case::new("pair of an innocent", CAS, "", work) });
     let title = "an innocent's pairs of 4 KiB below a parent with 64 MiB of headroom, beside others";
     let found = std::thread::scope(|threads| {
         let waiter = threads.spawn(|| waiting.charge_until(HELD + 1, Instant::now() + PATIENCE).is_err());
@@ -162,6 +169,8 @@ fn beside(lab: &mut Lab<'_>) -> Result<()> {
     for (by, most) in cases.into_iter().filter_map(|(by, most)| Some((by, most?))) {
         lab.at_most(format!("an innocent's pair beside {by}"), ratio(ns(by), ns(cases[0].0)), most, "x");
     }
+    let name = format!("an innocent's pair beside {}, over a CAS tree's", cases[2].0);
+    lab.at_most(name, ratio(ns(cases[2].0), ns(CAS)), 1.5, "x");
     built.into_iter().try_for_each(|(fixture, held)| {
         drop(held);
         fixture.check_empty()

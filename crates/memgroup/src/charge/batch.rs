@@ -70,6 +70,11 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
         if word.is_pending() {
             return Purchase::Declined;
         }
+        let is_barred = grant::is_barred(node);
+        if is_barred && !word.is_open() {
+            node.back_off(evict::REFUSED);
+            return Purchase::Declined;
+        }
         interleave::point();
         let share = share_of_headroom(node, bytes);
         if share < bytes {
@@ -77,11 +82,8 @@ fn buy_batch(node: &'static Node, slot: usize, bytes: u64) -> Purchase {
             return Purchase::Declined;
         }
         let wanted = next_cap(word, bytes, shared.stock_cap_max()).min((2 * share).next_power_of_two());
-        let cap = if wanted > word.room() && grant::is_barred(node) {
-            word.room()
-        } else {
-            reserve_up_to(&stock, word, wanted)
-        };
+        let cap =
+            if wanted > word.room() && is_barred { word.room() } else { reserve_up_to(&stock, word, wanted) };
         let surplus = (cap / 2).min(share);
         if surplus >= bytes && stock.change(word, word.with_pending()) {
             return charge_batch(&stock, word, cap, Batch { bytes, surplus });

@@ -57,7 +57,7 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     // lasts.
     let mut section = Some(grace::enter());
     chain::uncharge(from, until, bytes, |level| {
-        if lowest.is_none() {
+        if lowest.is_none() && has_work(level) {
             if mutation::active(Mutation::AftermathPinsTooLate) {
                 section = None;
             }
@@ -72,6 +72,13 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     if let Some(lowest) = lowest {
         act(lowest, until);
     }
+}
+
+/// Returns whether there is more to do at a level that was uncharged. The caller is in the section
+/// that keeps the node, and none of the levels above was uncharged yet.
+fn has_work(level: &'static Node) -> bool {
+    let seen = level.counter.read();
+    seen.offline || level.marks.is_watched() || over_limit::has_work(level)
 }
 
 /// Acts on the levels from `lowest` up, when all of them have been uncharged, and lets go of

@@ -177,17 +177,24 @@ pub(crate) fn settle_removed(shared: &'static Shared) {
 /// to its counter by an RMW. The caller may hold locks.
 #[inline]
 pub(crate) fn after_fall(at: &'static Node) {
+    if may_help(at) && !mutation::active(Mutation::FallLeavesSlotsOpen) {
+        close(at);
+    }
+}
+
+/// Returns whether bytes that slots hold back could help a charge that waits at `at`, after bytes
+/// came back to its counter by an RMW.
+#[inline]
+pub(crate) fn may_help(at: &'static Node) -> bool {
     if holder().is_none() {
-        return;
+        return false;
     }
     // ORDERING: SeqCst fence, then Relaxed. The fence separates the fall of usage from the read of
     // `beside`. Its partner is the fence in `may_hold_beside` (E1): without it, a slot could be
     // allowed by the old usage while this thread doesn't see its count yet.
     fence(Ordering::SeqCst);
     let slots = at.rare().beside.load(Ordering::Relaxed);
-    if slots > 0 && !is_far(at, slots) && !mutation::active(Mutation::FallLeavesSlotsOpen) {
-        close(at);
-    }
+    slots > 0 && !is_far(at, slots)
 }
 
 /// Does the same after a charge began to wait in the queue of `at`. The caller must not hold the

@@ -72,15 +72,21 @@ pub(crate) fn mark_levels(node: &'static Node) {
     }
 }
 
-/// After an uncharge from a level that is marked OVER: serves the charges that wait there. If none
-/// does, and usage is within the limit again, clears the mark.
-#[cold]
-pub(crate) fn after_uncharge(node: &'static Node) {
-    if waiters::serve_freed(node) {
-        return;
+/// Returns whether there is something to do at a level that is marked OVER, after an uncharge by
+/// this thread: a charge that waits there may fit, or usage is within the limit again. It takes no
+/// lock, so most uncharges beside a charge that waits end here.
+pub(crate) fn has_work(node: &'static Node) -> bool {
+    if node.waiting.is_held() {
+        return waiters::may_fit(node) || held_back::may_help(node);
     }
     let seen = node.counter.read();
-    if seen.over && seen.usage <= seen.reopens_at() {
+    seen.over && seen.usage <= seen.reopens_at()
+}
+
+/// Does that work: serves the charges that wait at the level, or clears the mark if none waits.
+#[cold]
+pub(crate) fn after_uncharge(node: &'static Node) {
+    if !waiters::serve_freed(node) && has_work(node) {
         update(node);
     }
 }

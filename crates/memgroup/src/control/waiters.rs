@@ -228,8 +228,8 @@ pub(crate) fn with_queues<T>(shared: &'static Shared, act: impl FnOnce(&mut Char
 }
 
 /// Returns whether a waiter may fit, after bytes went back to the counter of `at` by an RMW of
-/// this thread. Where no waiter asks for as few as are free, none does.
-fn may_fit(at: &'static Node) -> bool {
+/// this thread. If every waiter asks for more bytes than are free, none does.
+pub(crate) fn may_fit(at: &'static Node) -> bool {
     let seen = at.counter.read();
     seen.offline || seen.is_dry_run || at.counter.least_waiting() <= seen.headroom()
 }
