@@ -90,7 +90,8 @@ impl Node {
     ) -> Result<(), ChargeError> {
         match tried {
             Some(word) => miss::charge_miss(Stock::held(self, slot, word), bytes, found, means),
-            None => miss::charge(self, bytes, means),
+            None if self.shared().has_stock() => miss::charge(self, bytes, means),
+            None => miss::charge_past_stock(self, bytes, means, None),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::tree::error::ChargeError;
 use crate::tree::node::Node;
 
 /// Charges `bytes` for a thread whose slot the fast path did not try.
+#[inline(never)]
 pub(crate) fn charge(node: &'static Node, bytes: u64, means: Means) -> Result<(), ChargeError> {
     if node.shared().has_stock() {
         charge_in_slot(node, node.shared().source.current(), bytes, means)
@@ -45,7 +46,7 @@ pub(crate) fn charge_in_slot(
 
 /// Charges `bytes` on the slow path. If there is a slot, the charge may buy a batch for its stock
 /// there.
-fn charge_past_stock(
+pub(crate) fn charge_past_stock(
     node: &'static Node,
     bytes: u64,
     means: Means,
@@ -85,6 +86,8 @@ pub(crate) fn charge_miss(stock: Stock, bytes: u64, found: Word, means: Means) -
 }
 
 /// Makes a charge of zero bytes, which keeps its group as a handle does.
+#[cold]
+#[inline(never)]
 fn charge_nothing(node: &'static Node) -> Result<(), ChargeError> {
     let seen = node.counter.read();
     if seen.offline {

@@ -30,6 +30,7 @@ pub(crate) fn uncharge_miss(stock: Stock, bytes: u64) {
 }
 
 /// Uncharges `bytes` for a thread whose slot the fast path did not try.
+#[inline(always)]
 pub(crate) fn uncharge(node: &'static Node, bytes: u64) {
     if node.stocks(bytes) {
         uncharge_in_slot(node, node.shared().source.current(), bytes);
@@ -39,6 +40,7 @@ pub(crate) fn uncharge(node: &'static Node, bytes: u64) {
 }
 
 /// Uncharges `bytes` into the stock of `slot`, if the group has one there.
+#[inline(never)]
 pub(crate) fn uncharge_in_slot(node: &'static Node, slot: usize, bytes: u64) {
     if node.stocks(bytes)
         && let Some(stock) = Stock::of(node, slot)

@@ -132,6 +132,8 @@ impl Ask {
 
     /// Returns the level at which this charge must queue behind others, because it can wait, too,
     /// and can fit one day.
+    #[cold]
+    #[inline(never)]
     fn level_to_queue_at(&self, node: &'static Node) -> Option<&'static Node> {
         let waits = self.means.deadline.is_some_and(|deadline| Instant::now() < deadline);
         let queues = waits || self.means.poll == Poll::First;
@@ -139,13 +141,13 @@ impl Ask {
     }
 }
 
-/// Makes the charge that `ask` describes, or refuses it for good.
-#[cold]
-#[inline(never)]
+/// Makes the charge that `ask` describes, or refuses it for good. What a charge that has room does
+/// not need is not inlined, because the registers that it would save are stores before the
+/// counters' atomic operations.
+#[inline]
 pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), ChargeError> {
     if ask.means.deadline.is_some() || ask.means.poll == Poll::First {
-        let can_wait = !credit::is_reclaiming() && !grace::inside();
-        ask.means.deadline = ask.means.deadline.filter(|_| can_wait);
+        ask.means.deadline = ask.means.deadline.filter(|_| can_wait());
         if let Some(at) = ask.level_to_queue_at(node) {
             return climb(node, ask, Refused { node: at, seen: at.counter.read() }, &[]);
         }
@@ -162,6 +164,13 @@ pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), 
         }
         Err(refused) => climb(node, ask, refused, AFTER_EXACT),
     }
+}
+
+/// Returns whether the thread may wait: not while others wait for it.
+#[cold]
+#[inline(never)]
+fn can_wait() -> bool {
+    !credit::is_reclaiming() && !grace::inside()
 }
 
 /// A step of the ladder. `full` is the level that refused the charge last.

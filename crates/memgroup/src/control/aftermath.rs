@@ -18,6 +18,7 @@ use crate::tree::node::Node;
 
 /// Charges `bytes` as `climb` says. A refused charge takes bytes for a moment at the levels below
 /// the one that refused it. When it gives them back, charges that wait at those levels may fit.
+#[inline]
 pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<(), Refused> {
     after_charge(node, chain::charge(node, bytes, climb))
 }
@@ -32,22 +33,29 @@ pub(crate) fn charge_forced(
     after_charge(node, chain::charge_forced(node, bytes, beyond, offline_too))
 }
 
+#[inline]
 fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Result<(), Refused> {
     match outcome {
         Ok(charged) => event::after_charge(node, charged),
         Err(refused) => {
-            let end = refused.level();
-            let below = |level: &&'static Node| end.is_none_or(|end| !std::ptr::eq(*level, end));
-            for level in chain::levels(node).take_while(below) {
-                oom::after_uncharge(level);
-                if !mutation::active(Mutation::TakenBackWithoutALook) {
-                    waiters::serve_freed_untold(level);
-                }
-            }
+            after_refusal(node, refused.level());
             return Err(refused);
         }
     }
     Ok(())
+}
+
+/// Acts on the bytes that a refused charge gave back below the level that refused it.
+#[cold]
+#[inline(never)]
+fn after_refusal(node: &'static Node, end: Option<&'static Node>) {
+    let below = |level: &&'static Node| end.is_none_or(|end| !std::ptr::eq(*level, end));
+    for level in chain::levels(node).take_while(below) {
+        oom::after_uncharge(level);
+        if !mutation::active(Mutation::TakenBackWithoutALook) {
+            waiters::serve_freed_untold(level);
+        }
+    }
 }
 
 /// Takes `bytes` back from every level, and acts on the levels that are marked.
@@ -99,7 +107,18 @@ fn act(lowest: &'static Node, until: Until) {
 
 /// Returns bytes to the counters without the stock. If the thread reclaims for a charge, the bytes
 /// are kept for that charge.
+#[inline]
 pub(crate) fn uncharge_counters(node: &'static Node, bytes: u64) {
+    if credit::is_reclaiming() {
+        uncharge_for_credit(node, bytes);
+    } else {
+        uncharge(node, Until::Top, bytes);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn uncharge_for_credit(node: &'static Node, bytes: u64) {
     match credit::uncharge(node, bytes) {
         None => uncharge(node, Until::Top, bytes),
         Some(kept) => {

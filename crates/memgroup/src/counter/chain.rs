@@ -42,10 +42,8 @@ pub(crate) enum Until {
 
 impl Until {
     pub(crate) fn next(self, level: &'static Node) -> Option<&'static Node> {
-        match self {
-            Until::Top => level.up(),
-            Until::Below(stop) => level.up().filter(|up| !std::ptr::eq(*up, stop)),
-        }
+        let stop = if let Until::Below(stop) = self { std::ptr::from_ref(stop) } else { std::ptr::null() };
+        level.up().filter(|up| !std::ptr::eq(*up, stop))
     }
 }
 
@@ -145,69 +143,90 @@ pub(crate) struct Charged {
 
 /// Charges `node` and the levels above it. A refusal leaves nothing behind, but the levels below
 /// the refusing one had the bytes for a moment.
+#[inline(never)]
 pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
-    let charged = charge_from(node, None, bytes, climb)?;
+    let charged = charge_from(node, None, bytes, &climb)?;
     share::count_own(node, bytes);
     Ok(charged)
 }
 
-/// The number of levels that one pass charges. The next pass charges the rest of a deeper chain.
-const LEVELS: usize = if cfg!(memgroup_loom) { 1 } else { 16 };
-
-/// Charges the levels from `node` on, which the charge reached through `first`.
-fn charge_from(node: &'static Node, first: Via, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
-    let (mut usages, mut count) = ([0; LEVELS], 0);
-    let (mut via, mut next) = (first, Some(node));
+/// Charges the levels from `from` on, which the charge reached through `first`. Mostly nothing is
+/// left to do at a level once it has the bytes, so the loop remembers nothing of the levels below.
+/// A store would delay the next compare-and-swap.
+#[inline(always)]
+fn charge_from(from: &'static Node, first: Via, bytes: u64, climb: &Climb) -> Result<Charged, Refused> {
+    let (mut level, mut via) = (from, first);
     let outcome = loop {
-        let Some(level) = next else { break Ok(Charged::default()) };
-        let credit = climb.credit.filter(|(at, _)| std::ptr::eq(*at, level));
-        if count == LEVELS || credit.is_some() {
-            break charge_rest(level, via, bytes, credit.map(|(_, credited)| credited), climb);
+        if let Some((at, credited)) = climb.credit
+            && std::ptr::eq(at, level)
+        {
+            break charge_rest(level, via, bytes, credited, climb);
         }
         let reserved = share::left_free(level, via, bytes);
-        match level.counter.try_charge(bytes, reserved, climb.purpose) {
-            Ok(usage) => usages[count] = usage,
+        let usage = match level.counter.try_charge(bytes, reserved, climb.purpose) {
+            Ok(usage) => usage,
             Err(seen) => break Err(share::refused(level, via, bytes, seen)),
-        }
+        };
         interleave::point();
-        via = Some((level, usages[count]));
-        count += 1;
-        next = climb.until.next(level);
-    };
-    let charged = levels(node).zip(&usages[..count]);
-    let Ok(mut made) = outcome else {
-        charged.for_each(|(level, _)| take_back(level, bytes));
-        return outcome;
-    };
-    let mut below = first;
-    for (level, &usage) in charged {
-        raise(level, usage, bytes);
-        if let Some(max) = level.counter.dry_run()
-            && is_over_dry_run(level, max, below, bytes, usage)
-        {
-            events::count(level, Event::WouldRefuse);
-            made.has_events = true;
+        let up = climb.until.next(level);
+        if is_to_be_raised(level, usage, bytes) {
+            break charge_and_raise(level, via, usage, bytes, climb);
         }
-        below = Some((level, usage));
+        let Some(up) = up else { return Ok(Charged::default()) };
+        (level, via) = (up, Some((level, usage)));
+    };
+    if outcome.is_err() {
+        levels(from)
+            .take_while(|below| !std::ptr::eq(*below, level))
+            .for_each(|below| take_back(below, bytes));
     }
-    Ok(made)
+    outcome
 }
 
-/// Charges the levels from `level` on in a pass of their own. If they have `credited` of the bytes
-/// already, they are charged for the others only.
+/// Charges the levels above `level`, which has the bytes already. When they have them, too, it
+/// raises the peak of `level`. A tree has at most 257 levels, so this goes no deeper.
+#[inline(never)]
+fn charge_and_raise(
+    level: &'static Node,
+    via: Via,
+    usage: u64,
+    bytes: u64,
+    climb: &Climb,
+) -> Result<Charged, Refused> {
+    let mut charged = Charged::default();
+    if let Some(up) = climb.until.next(level) {
+        match charge_from(up, Some((level, usage)), bytes, climb) {
+            Ok(above) => charged = above,
+            Err(refused) => {
+                take_back(level, bytes);
+                return Err(refused);
+            }
+        }
+    }
+    raise(level, usage, bytes);
+    if let Some(max) = level.counter.dry_run()
+        && is_over_dry_run(level, max, via, bytes, usage)
+    {
+        events::count(level, Event::WouldRefuse);
+        charged.has_events = true;
+    }
+    Ok(charged)
+}
+
+/// Charges the levels from `level` on, which have `credited` of the bytes already, for the others
+/// only.
 #[cold]
 fn charge_rest(
     level: &'static Node,
     via: Via,
     bytes: u64,
-    credited: Option<u64>,
-    climb: Climb,
+    credited: u64,
+    climb: &Climb,
 ) -> Result<Charged, Refused> {
-    let Some(credited) = credited else { return charge_from(level, via, bytes, climb) };
     check_credit(level, via, climb.until)?;
     match bytes.saturating_sub(credited) {
         0 => Ok(Charged::default()),
-        rest => charge_from(level, via, rest, Climb { credit: None, ..climb }),
+        rest => charge_from(level, via, rest, &Climb { credit: None, ..*climb }),
     }
 }
 
@@ -219,6 +238,15 @@ fn take_back(level: &'static Node, bytes: u64) {
     if !mutation::active(Mutation::TakenBackUnrecorded) {
         protect::usage_taken_back(level);
     }
+}
+
+/// Returns whether a charge of `bytes`, which made this `usage`, has more to do at `level` when all
+/// levels have the bytes.
+#[inline(always)]
+fn is_to_be_raised(level: &'static Node, usage: u64, bytes: u64) -> bool {
+    level.counter.peak().recent() < usage
+        || protect::is_recorded(level, usage, bytes)
+        || level.counter.dry_run().is_some()
 }
 
 /// Raises the peak after usage rose by `bytes`, to `usage` here, and by as many at every level of
@@ -263,36 +291,29 @@ pub(crate) fn charge_forced(
     beyond: u64,
     offline_too: bool,
 ) -> Result<Charged, Refused> {
-    let (mut usages, mut count, mut next) = ([0; LEVELS], 0, Some(node));
-    let outcome = loop {
-        let Some(level) = next else { break Ok(Charged::default()) };
+    let usage = match node.counter.charge_forced(bytes, beyond, offline_too) {
+        Ok(usage) => usage,
+        Err(seen) => return Err(Refused { node, seen }),
+    };
+    let mut charged = Charged::default();
+    if let Some(up) = node.up() {
         // Above an online group all groups are online. Above an offline one the caller holds the
         // tree lock.
-        let offline_too = offline_too || count > 0;
-        if count == LEVELS {
-            break charge_forced(level, bytes, beyond, offline_too);
-        }
-        match level.counter.charge_forced(bytes, beyond, offline_too) {
-            Ok(usage) => usages[count] = usage,
-            Err(seen) => break Err(Refused { node: level, seen }),
-        }
-        count += 1;
-        next = level.up();
-    };
-    let charged = levels(node).zip(&usages[..count]);
-    let Ok(mut made) = outcome else {
-        charged.for_each(|(level, _)| take_back(level, bytes));
-        return outcome;
-    };
-    for (level, &usage) in charged {
-        raise(level, usage, bytes);
-        let with_it = Reading { usage, ..level.counter.read() };
-        if usage > with_it.max && level.rare().past.record_overdraft(with_it, bytes) {
-            events::count(level, Event::Max);
-            made.has_events = true;
+        match charge_forced(up, bytes, beyond, true) {
+            Ok(above) => charged = above,
+            Err(refused) => {
+                take_back(node, bytes);
+                return Err(refused);
+            }
         }
     }
-    Ok(made)
+    raise(node, usage, bytes);
+    let with_it = Reading { usage, ..node.counter.read() };
+    if usage > with_it.max && node.rare().past.record_overdraft(with_it, bytes) {
+        events::count(node, Event::Max);
+        charged.has_events = true;
+    }
+    Ok(charged)
 }
 
 /// Takes `bytes` back from `from` and the levels above it. Calls `marked` for each level at which

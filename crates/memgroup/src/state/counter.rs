@@ -282,7 +282,7 @@ impl Counter {
                     if expected & COOLING != 0 {
                         self.cooled();
                     }
-                    return Ok(usage_of(expected.wrapping_add(of_bytes(bytes))));
+                    return Ok(usage_of(expected) + bytes);
                 }
                 Err(newer) => word = newer,
             }
@@ -292,9 +292,8 @@ impl Counter {
     /// Returns whether a charge that saw `word` fits.
     #[inline(always)]
     fn fits(&self, word: u64, bytes: u64, reserved: u64, bars: u64) -> bool {
-        let used = usage_of(word);
         let most = self.max_of(word).min(BYTES_MAX).saturating_sub(reserved);
-        word & bars == 0 && used <= most && bytes <= most - used
+        word & bars == 0 && bytes <= most.saturating_sub(usage_of(word))
     }
 
     /// Returns the outcome of a charge that does not fit by `word`.

@@ -43,6 +43,14 @@ impl Marks {
         self.bits.load(Ordering::Relaxed) & WEIGHED != 0
     }
 
+    /// Returns whether a rise of the group's usage is recorded: for a setting, or if the group only
+    /// has a fair share, its first bytes.
+    #[inline(always)]
+    pub(crate) fn is_recorded(&self, is_first: bool) -> bool {
+        // ORDERING: Relaxed, as in `is_protected`.
+        self.bits.load(Ordering::Relaxed) & (PROTECTED | if is_first { WEIGHED } else { 0 }) != 0
+    }
+
     pub(crate) fn weigh(&self, _tree: &Tree, is_on: bool) {
         self.turn(WEIGHED, is_on);
     }

@@ -489,7 +489,7 @@ fn near_a_limit_stocks_hold_at_most_half_of_the_free_bytes() {
     }
 }
 
-/// Deeper than the 16 levels whose usage a climb remembers.
+/// A refused charge takes back what it charged at the levels below, at each of them.
 #[test]
 fn a_charge_that_one_of_24_levels_refuses_leaves_nothing_at_the_others() {
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).depth_max(32).stock_cap_bytes(0);

@@ -12,4 +12,4 @@ pub use effective::Protection;
 pub use error::ProtectionError;
 pub(crate) use reserve::{left_free, seen_through};
 pub(crate) use spare::Sparing;
-pub(crate) use used::{usage_fell, usage_rose, usage_taken_back};
+pub(crate) use used::{is_recorded, usage_fell, usage_rose, usage_taken_back};

@@ -260,11 +260,16 @@ impl Drop for Recorder<'_> {
 }
 
 /// Records after the usage of a group rose by `bytes` to `usage`.
-#[inline(always)]
 pub(crate) fn usage_rose(node: &'static Node, usage: u64, bytes: u64) {
-    if node.marks.is_protected() || (usage == bytes && node.marks.is_weighed()) {
+    if is_recorded(node, usage, bytes) {
         record_if_different(node);
     }
+}
+
+/// Returns whether a rise of the usage by `bytes` to `usage` is recorded.
+#[inline(always)]
+pub(crate) fn is_recorded(node: &'static Node, usage: u64, bytes: u64) -> bool {
+    node.marks.is_recorded(usage == bytes)
 }
 
 /// Records after the usage of a group fell. The group may be released by now, and its place be

@@ -43,6 +43,7 @@ pub(crate) fn announce(node: &'static Node) {
 }
 
 /// Wakes the threads and tasks that wait for the events that a charge of `node` counted.
+#[inline]
 pub(crate) fn after_charge(node: &'static Node, charged: Charged) {
     if charged.has_events {
         events::levels(node).for_each(announce);
