@@ -3,16 +3,16 @@
 //! A test that has the first charge refused, then the second and so on runs every error path of a
 //! scenario, also those that no limit would ever cause.
 //!
-//! While an injection lives, the charges of the groups that it covers bypass the stock, so each of
-//! them draws on the slow path. Nowhere else does an injection cost anything.
+//! While an injection exists, all charges in the hierarchy bypass their stocks, so each of them draws
+//! on the slow path. A charge that its stock serves never checks for injections.
 //!
 //! A charge draws once, when it begins: a charge that waits doesn't draw again when it is retried,
 //! neither on a thread nor as a future. A move draws for the group that it moves to. These don't
 //! draw: forced charges, the charges of an allocator that cannot fail, charges of no bytes,
 //! charges of removed groups, and calls that only ask for room (`wait_for_room`, checkpoints).
 //!
-//! - I1. An online group has the mark `INJECTED` and no stock while an injection covers it. Both
-//!   change under the tree lock.
+//! - I1. `Shared::bypasses_stocks` is set while the list has an injection. Both change under the
+//!   tree lock.
 //! - B1. The stock may still serve a charge that began on another thread before the injection did.
 
 use core::fmt;
@@ -27,7 +27,6 @@ use crate::tree::handle::Group;
 use crate::tree::node::Node;
 use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
-use crate::tree::topology::Tree;
 
 /// The living injections of a hierarchy.
 #[derive(Default)]
@@ -55,7 +54,7 @@ impl Injection {
 /// Draws whether a charge of `node` fails that bypasses the stock.
 #[inline]
 pub(crate) fn draw(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
-    if node.marks.has_injection() { draw_at(node, bytes) } else { Ok(()) }
+    if node.shared().bypasses_stocks() { draw_at(node, bytes) } else { Ok(()) }
 }
 
 #[cold]
@@ -69,14 +68,6 @@ fn draw_at(node: &'static Node, bytes: u64) -> Result<(), ChargeError> {
     let fails = covering.fold(false, |fails, injection| injection.draw() | fails);
     drop(list);
     if fails { Err(ChargeError::injected(node, bytes)) } else { Ok(()) }
-}
-
-/// A group was made: an injection may cover it if it covers the parent, or have covered the last
-/// group at this place. The caller holds the tree lock.
-pub(crate) fn created(_tree: &Tree, node: &'static Node, parent: &'static Node) {
-    if node.marks.has_injection() || parent.marks.has_injection() {
-        node.shared().injections().mark(node);
-    }
 }
 
 /// Charges fail while this lives; from [`Group::inject_failures_at`].
@@ -101,27 +92,18 @@ impl FailureInjection {
 }
 
 impl Injections {
-    /// Changes the list, and marks the groups within `top` that an injection covers, and no
-    /// others.
-    fn change(top: &'static Node, change: impl FnOnce(&mut Vec<Arc<Injection>>)) {
-        let shared = top.shared();
+    /// Changes the list, and has charges bypass the stocks while it isn't empty.
+    fn change(shared: &'static Shared, change: impl FnOnce(&mut Vec<Arc<Injection>>)) {
         let tree = shared.tree.lock();
-        change(&mut shared.injections().0.lock());
-        tree.subtree(top.id()).for_each(|id| shared.injections().mark(shared.made(id)));
-    }
-
-    fn mark(&self, node: &'static Node) {
-        let is_covered = self.0.lock().iter().any(|injection| node.is_within(injection.top));
-        // A new group uses its stock, although its place may have the mark of the last group still.
-        if is_covered || node.marks.has_injection() {
-            node.inject(is_covered);
-        }
+        let mut list = shared.injections().0.lock();
+        change(&mut list);
+        shared.bypass_stocks(&tree, !list.is_empty());
     }
 }
 
 impl Drop for FailureInjection {
     fn drop(&mut self) {
-        Injections::change(self.group.node(), |list| {
+        Injections::change(self.group.node().shared(), |list| {
             list.retain(|other| !Arc::ptr_eq(other, &self.injection));
         });
     }
@@ -151,8 +133,10 @@ impl Group {
     /// charges, the charges of [blocks](crate::block) that cannot fail, charges of no bytes,
     /// charges of removed groups, and calls that only ask for room, such as
     /// [`wait_for_room`](Group::wait_for_room) and [`checkpoint`](crate::block::checkpoint).
-    /// Meanwhile each charge costs as much as one without stock. Of several injections at once
-    /// each counts the charge, and it fails if any of them says so.
+    ///
+    /// While an injection exists, every charge in the hierarchy costs as much as one without a
+    /// stock. If several exist, each of them counts the charge, which fails if any of them refuses
+    /// it.
     ///
     /// ```
     /// # use memgroup::{ChargeErrorKind, Config, Hierarchy};
@@ -168,7 +152,7 @@ impl Group {
         let fails = (charges.start_bound().cloned(), charges.end_bound().cloned());
         let (drawn, failed) = (AtomicU64::new(0), AtomicU64::new(0));
         let injection = Arc::new(Injection { top: self.node(), fails, drawn, failed });
-        Injections::change(self.node(), |list| list.push(Arc::clone(&injection)));
+        Injections::change(self.node().shared(), |list| list.push(Arc::clone(&injection)));
         FailureInjection { group: self.clone(), injection }
     }
 }
@@ -302,7 +286,7 @@ mod tests {
             drop(again);
             let other = hierarchy.create("/other").unwrap();
             assert_eq!(other.id().node(), place, "round {round} is to use the place again");
-            assert!(other.try_charge(64).is_ok() && hits_stock(&other));
+            assert!(other.try_charge(64).is_ok(), "it isn't covered");
             other.remove().unwrap();
         }
         assert_eq!(injection.failed(), 6);

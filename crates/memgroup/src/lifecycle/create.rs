@@ -7,7 +7,7 @@ use memgroup_sync::depth;
 use crate::base::error::GroupError;
 use crate::base::id::{NodeId, TOP};
 use crate::control::release::{POOL, POOLED_MOST};
-use crate::control::{fault_injection, held_back, share};
+use crate::control::{held_back, share};
 use crate::lifecycle::{maintenance, memory};
 use crate::state::config::{Config, ConfigError};
 use crate::tree::handle::Group;
@@ -151,7 +151,6 @@ impl Shared {
         begin(node, up, parent, tree.depth(id));
         above.gain_child();
         share::created(tree, node);
-        fault_injection::created(tree, node, above);
         node.pin();
         Ok(node)
     }

@@ -2,11 +2,10 @@
 //!
 //! The marks are one word, in a line of the node that a charge reads anyway. It is 0 for most
 //! groups, which means that no `min` or `low` is set here or right below, that the group has no
-//! fair share and gives none, that no kill waits for its usage to fall, and that no failure is
-//! injected.
+//! fair share and gives none, and that no kill waits for its usage to fall.
 //!
-//! - I1. Marks of settings and the mark of injected failures change under the tree lock, the mark
-//!   of a kill under the lock of `oom::victims`.
+//! - I1. Marks of settings change under the tree lock, the mark of a kill under the lock of
+//!   `oom::victims`.
 
 use memgroup_sync::atomic::{AtomicU32, Ordering};
 use memgroup_sync::erasable;
@@ -15,10 +14,9 @@ use crate::tree::topology::Tree;
 
 const PROTECTED: u32 = 1;
 const WATCHED: u32 = 2;
-const INJECTED: u32 = 4;
-const WEIGHED: u32 = 8;
-const SHARED: u32 = 16;
-const CHILD: u32 = 32;
+const WEIGHED: u32 = 4;
+const SHARED: u32 = 8;
+const CHILD: u32 = 16;
 
 erasable! {
     /// The bits below `CHILD` are marks. Those above count the groups right below with a setting.
@@ -88,16 +86,6 @@ impl Marks {
     #[inline(always)]
     pub(crate) fn follows_falls(&self) -> bool {
         self.bits.load(Ordering::Relaxed) & (PROTECTED | WATCHED | WEIGHED) != 0
-    }
-
-    /// Returns whether charges of the group draw for an injected failure.
-    #[inline(always)]
-    pub(crate) fn has_injection(&self) -> bool {
-        self.bits.load(Ordering::Relaxed) & INJECTED != 0
-    }
-
-    pub(crate) fn set_injection(&self, is_on: bool) {
-        self.turn(INJECTED, is_on);
     }
 
     pub(crate) fn protect(&self, _tree: &Tree, is_set: bool) {

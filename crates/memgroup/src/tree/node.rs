@@ -382,20 +382,10 @@ impl Node {
         StockBypass { node: self }
     }
 
-    /// Switches injected failures on or off. While they are on, each charge of the group draws for
-    /// a failure and bypasses the stock. The caller must hold the tree lock.
-    pub(crate) fn inject(&self, is_on: bool) {
-        self.marks.set_injection(is_on);
-        if is_on {
-            self.stock_charge_max.store(0, Ordering::Relaxed);
-        } else if self.bypasses.load(Ordering::Relaxed) == 0 {
-            self.use_stock();
-        }
-    }
-
-    /// Puts the stock to use again. The caller has found no bypass.
-    fn use_stock(&self) {
-        if !self.marks.has_injection() {
+    /// Has the stock serve as large charges as the hierarchy allows, unless it is bypassed.
+    pub(crate) fn use_stock(&self) {
+        // ORDERING: Relaxed, both; as in `bypass_stock`.
+        if self.bypasses.load(Ordering::Relaxed) == 0 {
             self.stock_charge_max.store(self.shared().stock_charge_max(), Ordering::Relaxed);
         }
     }
@@ -418,7 +408,7 @@ impl Node {
         let left = self.counter.backing_off().load(Ordering::Relaxed);
         if left > 0 {
             self.counter.backing_off().store(left - 1, Ordering::Relaxed);
-            if left == 1 && self.bypasses.load(Ordering::Relaxed) == 0 {
+            if left == 1 {
                 self.use_stock();
             }
         }

@@ -32,7 +32,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use memgroup_percpu::{SlotSource, Words};
-use memgroup_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
 use memgroup_sync::{AtomicRef, Chunk, ChunkPool, FixedU64, Mutex, MutexGuard, RetiredChunk};
 
@@ -192,6 +192,8 @@ pub(crate) struct Shared {
     pub(crate) shape: Shape,
     pub(crate) source: SlotSource,
     stock_cap_max: FixedU64,
+    /// Whether charges bypass all stocks, because failures are injected.
+    bypasses_stocks: AtomicBool,
     pub(crate) budget: Budget,
     /// The stock words of all places.
     pub(crate) stocks: Words,
@@ -233,6 +235,7 @@ impl Shared {
             shape: config.shape(),
             source: config.source,
             stock_cap_max: FixedU64::new(config.stock_cap()),
+            bypasses_stocks: AtomicBool::new(false),
             budget: Budget::new(config.source.slots(), config.stock_budget_bytes),
             stocks: Words::new(config.source.slots()),
             tree: Mutex::new(Tree::new(config.groups_max, config.depth_max)),
@@ -281,11 +284,25 @@ impl Shared {
     /// cap than others.
     pub(crate) fn stock_charge_max(&self) -> u64 {
         let cap_max = self.stock_cap_max();
-        if cap_max == 0 {
+        if cap_max == 0 || self.bypasses_stocks() {
             return 0;
         }
         let share = (self.config.stock_budget_bytes() / BUDGET_PARTS).max(1);
         (1 << share.ilog2()).min(LARGEST_CAP).max(cap_max) / 2
+    }
+
+    /// Returns whether charges bypass all stocks.
+    #[inline]
+    pub(crate) fn bypasses_stocks(&self) -> bool {
+        // ORDERING: Relaxed; a charge that began before the change may miss it.
+        self.bypasses_stocks.load(Ordering::Relaxed)
+    }
+
+    /// Has the charges of all groups bypass their stocks, or no longer.
+    pub(crate) fn bypass_stocks(&'static self, tree: &Tree, is_on: bool) {
+        // ORDERING: Relaxed; as in `bypasses_stocks`.
+        self.bypasses_stocks.store(is_on, Ordering::Relaxed);
+        tree.subtree(ROOT).for_each(|id| self.made(id).use_stock());
     }
 
     pub(crate) fn has_stock(&self) -> bool {
