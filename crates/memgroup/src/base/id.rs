@@ -70,14 +70,14 @@ impl fmt::Debug for GroupId {
     }
 }
 
-/// No group has this id, or the bytes that the caller named cannot be the group's. Nothing was
+/// The hierarchy has no group with this id, or the group cannot have that many bytes. Nothing was
 /// changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdError {
     /// The id as given.
     pub id: GroupId,
-    /// The bytes that the caller named.
+    /// The number of bytes as given.
     pub bytes: u64,
 }
 
@@ -86,9 +86,9 @@ impl fmt::Display for IdError {
         let IdError { id, bytes } = self;
         write!(
             f,
-            "account {bytes} bytes of group {id}: the group is gone, the id is of another hierarchy, or the bytes are \
-             more than 1 TiB and than the group's usage; give each pair of numbers from Charge::into_parts back once, \
-             to the same hierarchy"
+            "account {bytes} bytes of group {id}: this hierarchy has no group with that id now, or the group \
+             cannot have that many bytes; pass each id and number of bytes from Charge::into_parts to the \
+             hierarchy that they came from, and only once"
         )
     }
 }

@@ -169,10 +169,8 @@ impl Config {
     /// [`Group::set_max_descendants`](crate::Group::set_max_descendants) limits the part that one
     /// tenant may take.
     ///
-    /// Beyond that, a 64th more can be created, so that one tenant which takes everything does not
-    /// keep the others from creating groups. A large group, which has more than an eighth of all
-    /// groups below it, gets none of these unless one of its children is large too. A smaller
-    /// group gets them only while there are more spare places left than groups below it.
+    /// A further 64th is reserved for tenants with few groups, so that a tenant which creates as
+    /// many as it can does not keep the others from creating theirs.
     #[must_use]
     pub fn groups_max(self, groups_max: u32) -> Config {
         Config { groups_max, ..self }
