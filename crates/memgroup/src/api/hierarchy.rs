@@ -20,8 +20,7 @@ use crate::lifecycle::maintenance::{self, Maintained, Maintenance};
 use crate::lifecycle::memory::{self, PerCpuStats};
 use crate::reclaim;
 use crate::reclaim::{
-    AskError, CallsError, Count, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerId,
-    ShrinkerReport, quiesce, report,
+    CallsError, Registration, Shrinker, ShrinkerConfig, ShrinkerError, ShrinkerReport, quiesce, report,
 };
 use crate::state::config::{Config, ConfigError};
 use crate::state::stats::builtin::{CPU, IO, MEMORY};
@@ -244,20 +243,10 @@ impl Hierarchy {
     /// let registered = hierarchy.root().add_shrinker(ShrinkerConfig::new("plans"), Nothing).unwrap();
     /// let report = &hierarchy.shrinkers()[0];
     /// assert_eq!((report.name.as_str(), report.scans, report.quarantine), ("plans", 0, None));
-    /// assert_eq!(hierarchy.shrinker_counts(report.id).unwrap()[0].1, Count::Empty);
     /// # drop(registered);
     /// ```
     pub fn shrinkers(&self) -> Vec<ShrinkerReport> {
         report::all(self.shared())
-    }
-
-    /// Calls a shrinker's `count` for each group to which it is attached, and returns the answers.
-    ///
-    /// # Errors
-    /// No shrinker has this number now, or the calling thread is in a call of that shrinker: it is
-    /// not called from within itself.
-    pub fn shrinker_counts(&self, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
-        report::counts(self.shared(), id)
     }
 
     /// Waits until every shrinker call of this hierarchy that runs now has returned. It does not

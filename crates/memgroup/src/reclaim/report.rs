@@ -1,5 +1,4 @@
-//! Report: the shrinkers of a hierarchy, how much each holds of each group, the figures of its
-//! calls; and a call of one by hand.
+//! Report: the shrinkers of a hierarchy and the figures of their calls; and a call of one by hand.
 //!
 //! Linux shows these figures in debugfs. Callbacks that are called here run as in a walk: under no
 //! lock, pinned, with panics caught.
@@ -14,9 +13,7 @@ use crate::reclaim::credit::{Purpose, ReclaimCredit};
 use crate::reclaim::entry::domain;
 use crate::reclaim::release::SlotRef;
 use crate::reclaim::scan::Call;
-use crate::reclaim::shrinker::{Count, Quarantine, ShrinkerId};
-use crate::tree::handle::Group;
-use crate::tree::listing::Listing;
+use crate::reclaim::shrinker::{Quarantine, ShrinkerId};
 use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 
@@ -104,8 +101,7 @@ pub enum AskError {
         /// The number.
         id: ShrinkerId,
     },
-    /// The calling thread is in a shrinker's call. To count, only a call of the same shrinker is
-    /// in the way.
+    /// The calling thread is in a shrinker's call.
     Within {
         /// The number.
         id: ShrinkerId,
@@ -157,26 +153,6 @@ pub(crate) fn all(shared: &'static Shared) -> Vec<ShrinkerReport> {
         });
     }
     reports
-}
-
-/// The groups to which a shrinker is attached, and how much it says it holds there.
-pub(crate) fn counts(shared: &'static Shared, id: ShrinkerId) -> Result<Vec<(Group, Count)>, AskError> {
-    let unknown = AskError::Unknown { id };
-    let place = shared.shrinkers().places.get(id.0).ok_or(unknown)?;
-    if place.is_used_here() {
-        return Err(AskError::Within { id });
-    }
-    let mut lease = domain().lease();
-    let entry = lease.pin(place).ok_or(unknown)?;
-    // A charge of the callback must not have this shrinker called either.
-    let _credit = ReclaimCredit::begin(shared.root(), Purpose::ByHand);
-    let groups = Listing::of(&Group::pinned(shared.root())).groups.into_iter().map(|listed| listed.group);
-    let attached = |group: Group| {
-        let (_, state) = group.node().shrinkers()?.slot_of(place)?;
-        let token = state.token();
-        Some((group, entry.count(token)))
-    };
-    Ok(groups.filter_map(attached).collect())
 }
 
 /// Has one shrinker give back about `bytes` of one group, whatever it holds and however small that

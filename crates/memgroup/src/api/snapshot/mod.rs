@@ -318,33 +318,9 @@ impl Group {
     ///
     /// It costs a visit of each group in that part of the tree, dying ones included.
     pub fn snapshot(&self) -> Snapshot {
-        self.snapshot_with(|| ())
-    }
-
-    /// As [`snapshot`](Group::snapshot), and calls `rest` before each 32 groups, with no lock of
-    /// the engine held. A thread that is not to keep a CPU for long sleeps there.
-    ///
-    /// The groups are found, and the statistics are copied, before the first call. The other
-    /// figures are read later: those of 32 groups after each call, and waiters and shrinkers at
-    /// the end. So the moments of two groups differ by the time in `rest`. [`Snapshot::took`]
-    /// includes it.
-    ///
-    /// `rest` may charge, change groups, or take another snapshot. All groups of the snapshot are
-    /// held until its end, so none is released before.
-    ///
-    /// ```
-    /// use memgroup::{Config, Hierarchy};
-    ///
-    /// let hierarchy = Hierarchy::new(Config::new()).unwrap();
-    /// for number in 0..100 {
-    ///     hierarchy.create(&format!("/{number}")).unwrap();
-    /// }
-    /// let mut rests = 0;
-    /// let snapshot = hierarchy.root().snapshot_with(|| rests += 1);
-    /// assert_eq!((snapshot.groups.len(), rests), (101, 4));
-    /// ```
-    pub fn snapshot_with(&self, rest: impl FnMut()) -> Snapshot {
-        SnapshotReader::of(self).whole(rest)
+        let mut reader = SnapshotReader::of(self);
+        let all: Vec<usize> = (0..reader.groups().len()).collect();
+        reader.snapshot(&all, || ())
     }
 
     /// Finds the group and all groups below it, and leaves it to the caller which of them are

@@ -95,7 +95,12 @@ impl SnapshotReader {
         self.listing.groups[position].removed.is_none()
     }
 
-    /// Reads the figures of some groups, and calls `rest` as [`Group::snapshot_with`] does.
+    /// Reads the figures of some groups, and calls `rest` before each 32 of them, while no lock of
+    /// the engine is held. A thread that should not keep a CPU for long sleeps there.
+    ///
+    /// The statistics are copied before the first call of `rest`, the other figures of 32 groups
+    /// after each call. So the moments of two groups differ by the time in `rest`, which
+    /// [`Snapshot::took`] includes. `rest` may charge, change groups, or take a snapshot.
     ///
     /// [`GroupSnapshot::parent`] is a position in the returned list, or `None` if the group above
     /// was not chosen. Counts of groups below, waiters and `usage_exact_bytes` include all
@@ -159,12 +164,6 @@ impl SnapshotReader {
         let left_out = self.listing.groups.len() - groups.len();
         let shrinkers = report::all(self.listing.groups[0].group.node().shared());
         Snapshot { taken: self.taken, took: self.began.elapsed(), left_out, groups, shrinkers }
-    }
-
-    /// All groups.
-    pub(super) fn whole(mut self, rest: impl FnMut()) -> Snapshot {
-        let all: Vec<usize> = (0..self.listing.groups.len()).collect();
-        self.snapshot(&all, rest)
     }
 
     /// The path of a group, from the names of those above it.

@@ -16,7 +16,6 @@ use crate::counter::events::{Event, Events};
 use crate::observe::event::{EventsAfter, count, wait};
 use crate::observe::wait::party::Wakers;
 use crate::observe::wait::tasks::WaitEnded;
-use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
@@ -24,8 +23,8 @@ use crate::tree::node::Node;
 fn two_wait_for_one_event() {
     let group = lone_group(1, UNIT);
     let root = group.shared().root();
-    let waiter = thread::spawn(move || wait(group, Reach::Local, &Events::default(), Deadline::NEVER));
-    let other = thread::spawn(move || wait(root, Reach::Subtree, &Events::default(), Deadline::NEVER));
+    let waiter = thread::spawn(move || wait(group, &Events::default(), Deadline::NEVER));
+    let other = thread::spawn(move || wait(root, &Events::default(), Deadline::NEVER));
     count(group, Event::Max);
     for waiter in [waiter, other] {
         assert_eq!(waiter.join().unwrap().map(|events| events.max), Some(1));
@@ -35,7 +34,7 @@ fn two_wait_for_one_event() {
 /// One thread waits for an event.
 fn one_waits_for_an_event() {
     let group = lone_group(1, UNIT);
-    let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), Deadline::NEVER));
+    let waiter = thread::spawn(move || wait(group, &Events::default(), Deadline::NEVER));
     count(group, Event::Oom);
     assert_eq!(waiter.join().unwrap().map(|events| events.oom), Some(1));
 }
@@ -43,7 +42,7 @@ fn one_waits_for_an_event() {
 /// One thread waits for an event of a group that is removed.
 fn one_waits_while_the_group_is_removed() {
     let group = lone_group(1, UNIT);
-    let waiter = thread::spawn(move || wait(group, Reach::Subtree, &Events::default(), Deadline::NEVER));
+    let waiter = thread::spawn(move || wait(group, &Events::default(), Deadline::NEVER));
     group.shared().remove(group).unwrap();
     assert_eq!(waiter.join().unwrap(), None);
 }
@@ -122,7 +121,7 @@ fn one_task_waits_for_an_event() {
 /// A thread and a task wait for one event.
 fn a_thread_and_a_task_wait() {
     let (group, task) = a_task();
-    let waiter = thread::spawn(move || wait(group, Reach::Local, &Events::default(), Deadline::NEVER));
+    let waiter = thread::spawn(move || wait(group, &Events::default(), Deadline::NEVER));
     let other = thread::spawn(move || count_and_tell(group));
     assert_eq!(block_on(group, task), Ok(1));
     assert_eq!(waiter.join().unwrap().map(|events| events.max), Some(1));

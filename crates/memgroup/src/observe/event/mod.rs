@@ -57,23 +57,22 @@ fn wake_watchers(node: &'static Node) {
     let is_watched = |level: &Node| level.events().watched.load(Ordering::Relaxed) > 0;
     if events::levels(node).any(is_watched) {
         node.shared().waits().wake_armed(|group, target| match target {
-            Target::Group(Reach::Local) => std::ptr::eq(group, node),
-            Target::Group(Reach::Subtree) => node.is_within(group),
+            Target::Group => node.is_within(group),
             Target::Trigger(_) => false,
         });
     }
 }
 
 /// The counts, if one differs from `seen`.
-fn look(node: &'static Node, reach: Reach, seen: &Events) -> Option<Events> {
-    Some(node.events().of(reach)).filter(|now| now != seen)
+fn look(node: &'static Node, seen: &Events) -> Option<Events> {
+    Some(node.events().of(Reach::Subtree)).filter(|now| now != seen)
 }
 
 /// Waits until a count differs from `seen`. Returns `None` if the wait ends before.
-fn wait(node: &'static Node, reach: Reach, seen: &Events, deadline: Deadline) -> Option<Events> {
+fn wait(node: &'static Node, seen: &Events, deadline: Deadline) -> Option<Events> {
     let deadline = deadline.instant_or_far();
-    let look = || look(node, reach, seen);
-    let listed = begin_for_events(node, WaitKind::Event, Target::Group(reach), deadline);
+    let look = || look(node, seen);
+    let listed = begin_for_events(node, WaitKind::Event, Target::Group, deadline);
     loop {
         let early = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(look);
         listed.arm();
@@ -93,16 +92,10 @@ fn wait(node: &'static Node, reach: Reach, seen: &Events, deadline: Deadline) ->
 #[must_use = "futures do nothing unless they are polled"]
 pub struct EventsAfter {
     wait: TaskWait,
-    reach: Reach,
     seen: Events,
 }
 
 impl EventsAfter {
-    fn new(group: &Group, reach: Reach, seen: &Events) -> EventsAfter {
-        let wait = TaskWait::new(group, WaitKind::Event, Target::Group(reach));
-        EventsAfter { wait, reach, seen: *seen }
-    }
-
     /// Sets until when it waits: an instant, a duration from now on, or [`Deadline::NEVER`], as it
     /// is unless set. A reclaimer wakes the task then.
     pub fn until(mut self, deadline: impl Into<Deadline>) -> EventsAfter {
@@ -125,9 +118,9 @@ impl Future for EventsAfter {
     type Output = Result<Events, WaitEnded>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Events, WaitEnded>> {
-        let EventsAfter { wait, reach, seen } = &mut *self;
+        let EventsAfter { wait, seen } = &mut *self;
         let node = wait.group().node();
-        wait.poll(context.waker(), || look(node, *reach, seen).ok_or(None))
+        wait.poll(context.waker(), || look(node, seen).ok_or(None))
     }
 }
 
@@ -165,12 +158,7 @@ impl Group {
     /// assert_eq!(tenants.wait_events(&tenants.events(), Some(Instant::now())), None);
     /// ```
     pub fn wait_events(&self, seen: &Events, deadline: impl Into<Deadline>) -> Option<Events> {
-        wait(self.node(), Reach::Subtree, seen, deadline.into())
-    }
-
-    /// Waits as [`wait_events`](Group::wait_events) does, for events of this group alone.
-    pub fn wait_events_local(&self, seen: &Events, deadline: impl Into<Deadline>) -> Option<Events> {
-        wait(self.node(), Reach::Local, seen, deadline.into())
+        wait(self.node(), seen, deadline.into())
     }
 
     /// Waits as [`wait_events`](Group::wait_events) does, and without a thread: a future, of no
@@ -244,11 +232,6 @@ impl Group {
     /// # Panics
     /// When it is polled after its end.
     pub fn events_after(&self, seen: &Events) -> EventsAfter {
-        EventsAfter::new(self, Reach::Subtree, seen)
-    }
-
-    /// Waits as [`events_after`](Group::events_after) does, for events of this group alone.
-    pub fn events_local_after(&self, seen: &Events) -> EventsAfter {
-        EventsAfter::new(self, Reach::Local, seen)
+        EventsAfter { wait: TaskWait::new(self, WaitKind::Event, Target::Group), seen: *seen }
     }
 }

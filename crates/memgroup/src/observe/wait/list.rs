@@ -45,7 +45,6 @@ use crate::observe::wait::party::{Party, WakeQueue, Wakers};
 use crate::observe::wait::reclaimers::Reclaimers;
 use crate::observe::wait::table::Table;
 use crate::observe::wait::{WaitKind, Wake};
-use crate::state::stats::Reach;
 use crate::tree::node::Node;
 use crate::tree::parts::{HierarchyPart, Key, Part};
 use crate::tree::shared::Shared;
@@ -53,8 +52,8 @@ use crate::tree::shared::Shared;
 /// The events that notify a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Events of its group.
-    Group(Reach),
+    /// Events of its group and of those below it.
+    Group,
     /// The firing of the trigger with its state at this address, or the begin of a stall for which
     /// it dozes.
     Trigger(usize),

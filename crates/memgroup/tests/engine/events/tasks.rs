@@ -37,8 +37,7 @@ fn is_ready_at_once_when_counts_differ_already() {
     event(&alice);
     let seen = Events::default();
     assert_eq!(poll(&mut alice.events_after(&seen)), Poll::Ready(Ok(alice.events())), "without a reclaimer");
-    let root = running.hierarchy.root();
-    assert_eq!(poll(&mut root.events_local_after(&seen)), Poll::Ready(Err(WaitEnded::NoReclaimer)));
+    assert_eq!(poll(&mut alice.events_after(&alice.events())), Poll::Ready(Err(WaitEnded::NoReclaimer)));
     assert!(running.hierarchy.waits().is_empty());
 }
 
@@ -46,19 +45,20 @@ fn is_ready_at_once_when_counts_differ_already() {
 fn an_event_wakes_the_task_once() {
     within_a_minute(|| {
         let (running, alice) = running();
+        let bob = running.hierarchy.create("/bob").unwrap();
         let calls = Arc::new(Calls::default());
         let mut seen = alice.events();
         for round in 1..100 {
             let mut after = running.hierarchy.root().events_after(&seen);
-            let mut local = running.hierarchy.root().events_local_after(&Events::default());
+            let mut beside = bob.events_after(&Events::default());
             assert!(poll_with(&mut after, &calls.waker()).is_pending());
-            assert!(poll(&mut local).is_pending());
+            assert!(poll(&mut beside).is_pending());
             let waits = running.hierarchy.waits();
             assert_eq!((waits.len(), waits[0].kind, alice.waiters().now), (2, WaitKind::Event, 0));
             event(&alice);
             event(&alice);
             until(|| calls.now() == round);
-            assert!(poll(&mut local).is_pending(), "no event of its own");
+            assert!(poll(&mut beside).is_pending(), "no event of its own");
             let Poll::Ready(Ok(now)) = poll(&mut after) else { panic!("an event was counted") };
             assert_eq!(now.max, u64::from(round) * 2);
             seen = now;

@@ -20,11 +20,10 @@ fn event(group: &Group) {
 
 #[test]
 fn a_wait_ends_at_its_deadline_with_nothing() {
-    let (_hierarchy, tenants, alice) = tenant();
+    let (_hierarchy, tenants, _alice) = tenant();
     let began = Instant::now();
     for deadline in [began, began + Duration::from_millis(20)] {
         assert_eq!(tenants.wait_events(&tenants.events(), Some(deadline)), None);
-        assert_eq!(alice.wait_events_local(&alice.events_local(), Some(deadline)), None);
     }
     assert!(began.elapsed() >= Duration::from_millis(20));
 }
@@ -35,7 +34,6 @@ fn ends_a_wait_at_once_when_counts_differ_already() {
     event(&alice);
     let now = tenants.wait_events(&Events::default(), Some(Instant::now())).unwrap();
     assert_eq!((now, now.max), (tenants.events(), 1));
-    assert_eq!(tenants.wait_events_local(&Events::default(), Some(Instant::now())), None, "not its own");
 }
 
 #[test]
@@ -48,29 +46,27 @@ fn wakes_a_waiter_for_events_of_its_group_and_below() {
                     let (group, seen) = (group.clone(), group.events());
                     scope.spawn(move || group.wait_events(&seen, None).unwrap().max)
                 });
-                let (own, seen) = (alice.clone(), alice.events_local());
-                let own = scope.spawn(move || own.wait_events_local(&seen, None).unwrap().max);
                 event(&alice);
                 for wait in waits {
                     assert_eq!(wait.join().unwrap(), round);
                 }
-                assert_eq!(own.join().unwrap(), round);
             });
         }
     });
 }
 
 #[test]
-fn sleeps_through_events_below_when_it_waits_locally() {
+fn sleeps_through_events_beside_its_group() {
     within_a_minute(|| {
         let (_hierarchy, tenants, alice) = tenant();
+        let bob = tenants.create("bob").unwrap();
+        bob.set_max(1).unwrap();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| tenants.wait_events_local(&Events::default(), None));
+            let waiter = scope.spawn(|| bob.wait_events(&Events::default(), None));
             for _ in 0..100 {
                 event(&alice);
             }
-            tenants.set_max(1).unwrap();
-            event(&tenants);
+            event(&bob);
             assert_eq!(waiter.join().unwrap().unwrap().max, 1);
         });
     });
@@ -89,7 +85,7 @@ fn ends_waits_with_the_last_events_of_a_removed_group() {
                 }
                 (seen.max, answers)
             });
-            let idle = scope.spawn(|| alice.wait_events_local(&Events::default(), None));
+            let idle = scope.spawn(|| alice.wait_events(&Events::default(), None));
             std::thread::sleep(Duration::from_millis(5));
             alice.remove().unwrap();
             assert_eq!(idle.join().unwrap(), None);

@@ -1,14 +1,13 @@
 //! Registration, attachment, and their ends.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use memgroup::{
-    Ask, AskError, Charge, Config, Count, Group, Hierarchy, Scan, Shrinker, ShrinkerConfig, ShrinkerError,
+    Ask, Charge, Config, Count, Group, Hierarchy, Scan, Shrinker, ShrinkerConfig, ShrinkerError,
     ShrinkerSlot, SlotSource,
 };
 
-use super::cache::{Cache, Made, PAGE, Tenant, parent, plenty};
+use super::cache::{Cache, PAGE, Tenant, parent};
 
 /// One cache for many groups, by token.
 #[derive(Default)]
@@ -151,8 +150,6 @@ fn lists_every_shrinker_and_asks_one_by_hand() {
     names.sort();
     assert_eq!(names, ["one", "two"]);
     let id = two.shrinker.registration().id();
-    let counts = hierarchy.shrinker_counts(id).unwrap();
-    assert_eq!(counts, [(two.group.clone(), Count::of(20 * PAGE, 20))]);
     // Less than a batch, so no walk would ask for it before the last priorities.
     let reclaimed = two.group.ask_shrinker(id, 3 * PAGE).unwrap();
     assert_eq!((reclaimed.bytes, reclaimed.scans, two.cache.len()), (3 * PAGE, 1, 17));
@@ -168,43 +165,4 @@ fn lists_every_shrinker_and_asks_one_by_hand() {
     let error = one.group.ask_shrinker(id, PAGE).unwrap_err();
     assert_eq!(error.to_string(), format!("ask shrinker {id}: the hierarchy has none of this number now"));
     assert_eq!(hierarchy.shrinkers().len(), 1);
-}
-
-#[test]
-fn refuses_to_count_a_shrinker_from_within_its_call() {
-    let (hierarchy, tenants) = parent(2, 1000);
-    let other = Tenant::new(&tenants, "other");
-    other.fill(10);
-    // Two deep at most, so that a failure is no endless recursion.
-    let (depth, deepest) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
-    let (id, others) = (Arc::new(OnceLock::new()), other.shrinker.registration().id());
-    let answers = Arc::new(Mutex::new(Vec::new()));
-    let (from, group, mine) = (hierarchy.clone(), tenants.clone(), (Arc::clone(&id), Arc::clone(&answers)));
-    let seen = Arc::clone(&deepest);
-    let count = move || {
-        let now = depth.fetch_add(1, Ordering::Relaxed) + 1;
-        seen.fetch_max(now, Ordering::Relaxed);
-        if now < 3 {
-            let answer = from.shrinker_counts(*mine.0.get().unwrap()).map(|_| ());
-            mine.1.lock().unwrap().push(answer);
-            assert_eq!(from.shrinker_counts(others).unwrap().len(), 1, "another one is counted");
-            drop(group.try_charge(2000 * PAGE));
-        }
-        depth.fetch_sub(1, Ordering::Relaxed);
-        plenty()
-    };
-    let curious = tenants
-        .add_shrinker(ShrinkerConfig::new("curious"), Made(count, |_: &Ask<'_>| Scan::Freed { bytes: 0 }))
-        .unwrap();
-    let own = *id.get_or_init(|| curious.registration().id());
-    curious.mark();
-    assert_eq!(hierarchy.shrinker_counts(own).unwrap(), [(tenants.clone(), plenty())]);
-    let within = AskError::Within { id: own };
-    assert_eq!(*answers.lock().unwrap(), [Err(within)]);
-    assert!(within.to_string().contains("in a shrinker's call"));
-    // A walk calls it too.
-    drop(tenants.try_charge(995 * PAGE).unwrap());
-    assert!(answers.lock().unwrap().len() > 1, "the walk has counted it");
-    assert!(answers.lock().unwrap().iter().all(|answer| *answer == Err(within)));
-    assert_eq!(deepest.load(Ordering::Relaxed), 1);
 }

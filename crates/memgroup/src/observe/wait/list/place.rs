@@ -90,7 +90,7 @@ impl Place {
             wake: None,
             look_at: None,
         });
-        if let Some(Target::Group(_)) = target {
+        if target == Some(Target::Group) {
             node.events().watch();
         }
         Place { node, ticket, target }
@@ -178,7 +178,7 @@ impl Drop for Place {
         if crate::observe::wait::is_model_failing() {
             return;
         }
-        if let Some(Target::Group(_)) = self.target {
+        if self.target == Some(Target::Group) {
             self.node.events().unwatch();
         }
         let mut list = self.waits().list.lock();
