@@ -161,5 +161,5 @@ fn says_that_the_group_of_a_node_is_gone() {
     let text = panic_of(|| raw::charge_of_node(&h, 7000, bytes));
     assert!(text.contains("never had it"), "{text}");
     let text = h.uncharge(id, bytes).unwrap_err().to_string();
-    assert!(text.contains("the group is gone") && text.contains(&id.to_string()), "{text}");
+    assert!(text.contains("has no group with that id") && text.contains(&id.to_string()), "{text}");
 }
