@@ -3,15 +3,17 @@
 //! - I1. A [`GroupSpec`] and a [`TreeSpec`] have valid settings: each was checked when it was
 //!   read. So applying one fails only where a group was removed meanwhile, or where no group can
 //!   be created.
-//! - I2. A new setting of a group is a field, a line in `KEYS`, and a line in `Group::apply`.
+//! - I2. A new setting of a group is a variant of `Setting`, a line in `KEYS`, and a line in
+//!   `Group::apply`.
 
 mod config;
 mod table;
 mod tree;
 
 use core::fmt;
+use core::ops::RangeInclusive;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use crate::api::settings::table::{Key, Seen, Value};
 pub use crate::api::settings::tree::TreeSpec;
@@ -56,18 +58,25 @@ use crate::tree::handle::Group;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupSpec {
-    max: Option<Option<u64>>,
-    high: Option<Option<u64>>,
-    low: Option<u64>,
-    min: Option<u64>,
-    oom_group: Option<bool>,
-    oom_score: Option<i32>,
-    weight: Option<u32>,
-    share: Option<u32>,
-    reserve_min: Option<bool>,
-    enforced: Option<bool>,
-    max_descendants: Option<Option<u32>>,
-    max_depth: Option<Option<u32>>,
+    /// In their order, each at most once.
+    settings: Vec<Setting>,
+}
+
+/// One setting. Settings are applied in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Setting {
+    Max(Option<u64>),
+    High(Option<u64>),
+    Low(u64),
+    Min(u64),
+    OomGroup(bool),
+    OomScore(i32),
+    Weight(u32),
+    Share(u32),
+    ReserveMin(bool),
+    Enforced(bool),
+    MaxDescendants(Option<u32>),
+    MaxDepth(Option<u32>),
 }
 
 const LIMIT: &str = "0 to less than 256T, or \"max\" for no limit; bytes are an integer, or a text of digits with K, M, G or T, such as \
@@ -77,69 +86,47 @@ const PROTECTION: &str = "0 to less than 256T, or \"max\" for all that it holds;
 const BOUND: &str = "an integer from 0 to 4294967295, or \"max\" for no bound";
 const TRUTH: &str = "true or false";
 
+const SCORE: &str = "an integer from -1000 to 1000";
+const WEIGHT: &str = "an integer from 1 to 10000";
+const SHARE: &str = "an integer from 0 to 1024; 0 turns shares off";
+
+/// A key whose value `read` turns into a setting, if it is allowed.
+macro_rules! key {
+    ($name:literal, $allowed:ident, $setting:ident, $read:expr) => {
+        Key {
+            name: $name,
+            allowed: $allowed,
+            set: |spec: &mut GroupSpec, value| {
+                $read(value).map(|value| spec.settings.push(Setting::$setting(value)))
+            },
+        }
+    };
+}
+
 const KEYS: &[Key<GroupSpec>] = &[
-    Key { name: "max", allowed: LIMIT, set: |spec, value| value.limit().map(|max| spec.max = Some(max)) },
-    Key { name: "high", allowed: LIMIT, set: |spec, value| value.limit().map(|high| spec.high = Some(high)) },
-    Key {
-        name: "low",
-        allowed: PROTECTION,
-        set: |spec, value| value.limit().map(|low| spec.low = Some(low.unwrap_or(BYTES_MAX))),
-    },
-    Key {
-        name: "min",
-        allowed: PROTECTION,
-        set: |spec, value| value.limit().map(|min| spec.min = Some(min.unwrap_or(BYTES_MAX))),
-    },
-    Key {
-        name: "oom_group",
-        allowed: TRUTH,
-        set: |spec, value| value.truth().map(|truth| spec.oom_group = Some(truth)),
-    },
-    Key {
-        name: "oom_score",
-        allowed: "an integer from -1000 to 1000",
-        set: |spec, value| {
-            let score = value.number().filter(|score| (-1000..=1000).contains(score));
-            score.map(|score| spec.oom_score = Some(score))
-        },
-    },
-    Key {
-        name: "weight",
-        allowed: "an integer from 1 to 10000",
-        set: |spec, value| {
-            let weight = value.number().filter(|weight| (1..=10_000).contains(weight));
-            weight.map(|weight| spec.weight = Some(weight))
-        },
-    },
-    Key {
-        name: "share",
-        allowed: "an integer from 0 to 1024; 0 turns shares off",
-        set: |spec, value| {
-            let factor = value.number().filter(|&factor| factor <= SHARE_MAX);
-            factor.map(|factor| spec.share = Some(factor))
-        },
-    },
-    Key {
-        name: "reserve_min",
-        allowed: TRUTH,
-        set: |spec, value| value.truth().map(|truth| spec.reserve_min = Some(truth)),
-    },
-    Key {
-        name: "enforced",
-        allowed: TRUTH,
-        set: |spec, value| value.truth().map(|truth| spec.enforced = Some(truth)),
-    },
-    Key {
-        name: "max_descendants",
-        allowed: BOUND,
-        set: |spec, value| bound(value).map(|max| spec.max_descendants = Some(max)),
-    },
-    Key {
-        name: "max_depth",
-        allowed: BOUND,
-        set: |spec, value| bound(value).map(|max| spec.max_depth = Some(max)),
-    },
+    key!("max", LIMIT, Max, Value::limit),
+    key!("high", LIMIT, High, Value::limit),
+    key!("low", PROTECTION, Low, protection),
+    key!("min", PROTECTION, Min, protection),
+    key!("oom_group", TRUTH, OomGroup, Value::truth),
+    key!("oom_score", SCORE, OomScore, |value| within(value, -1000..=1000)),
+    key!("weight", WEIGHT, Weight, |value| within(value, 1..=10_000)),
+    key!("share", SHARE, Share, |value| within(value, 0..=SHARE_MAX)),
+    key!("reserve_min", TRUTH, ReserveMin, Value::truth),
+    key!("enforced", TRUTH, Enforced, Value::truth),
+    key!("max_descendants", BOUND, MaxDescendants, bound),
+    key!("max_depth", BOUND, MaxDepth, bound),
 ];
+
+/// A protection in bytes; [`BYTES_MAX`] for `"max"`.
+fn protection(value: &Value) -> Option<u64> {
+    value.limit().map(|bytes| bytes.unwrap_or(BYTES_MAX))
+}
+
+/// A number in a range.
+fn within<N: TryFrom<i128> + PartialOrd>(value: &Value, range: RangeInclusive<N>) -> Option<N> {
+    value.number().filter(|number| range.contains(number))
+}
 
 /// A number of groups or levels; `Some(None)` for `"max"`.
 fn bound(value: &Value) -> Option<Option<u32>> {
@@ -147,13 +134,23 @@ fn bound(value: &Value) -> Option<Option<u32>> {
 }
 
 impl GroupSpec {
-    /// The first setting that is above `max`: its key, its bytes, and `max`.
+    /// Returns whether the group gives shares, or no longer does.
+    fn sets_share(&self) -> bool {
+        self.settings.iter().any(|setting| matches!(setting, Setting::Share(_)))
+    }
+
+    /// Returns the first setting that is above `max`: its key, its bytes, and `max`.
     fn above_max(&self) -> Option<(&'static str, u64, u64)> {
-        let max = self.max.flatten()?;
-        let protection = |bytes: Option<u64>| bytes.filter(|&bytes| bytes < BYTES_MAX);
-        let settings =
-            [("high", self.high.flatten()), ("low", protection(self.low)), ("min", protection(self.min))];
-        settings.into_iter().find_map(|(key, bytes)| Some((key, bytes.filter(|&bytes| bytes > max)?, max)))
+        let max = self.settings.iter().find_map(|setting| match *setting {
+            Setting::Max(max) => max,
+            _ => None,
+        })?;
+        self.settings.iter().find_map(|setting| match *setting {
+            Setting::High(Some(high)) if high > max => Some(("high", high, max)),
+            Setting::Low(low) if low < BYTES_MAX && low > max => Some(("low", low, max)),
+            Setting::Min(min) if min < BYTES_MAX && min > max => Some(("min", min, max)),
+            _ => None,
+        })
     }
 
     fn check<E: Error>(&self, owner: &str) -> Result<(), E> {
@@ -180,6 +177,7 @@ fn read_group<'de, A: MapAccess<'de>>(
             table::set(KEYS, others, &key, table, owner, &mut spec)?;
         }
     }
+    spec.settings.sort_unstable();
     spec.check(owner)?;
     Ok(spec)
 }
@@ -198,17 +196,9 @@ impl<'de> Visitor<'de> for GroupTable {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for GroupTable {
-    type Value = GroupSpec;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<GroupSpec, D::Error> {
-        from.deserialize_map(self)
-    }
-}
-
 impl<'de> serde::Deserialize<'de> for GroupSpec {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<GroupSpec, D::Error> {
-        GroupTable.deserialize(from)
+        from.deserialize_map(GroupTable)
     }
 }
 
@@ -276,41 +266,21 @@ impl Group {
     /// The group was removed, or it is a root that is not accounted and `spec` has a share.
     /// Settings that stand earlier in the table of [`GroupSpec`] are applied then.
     pub fn apply(&self, spec: &GroupSpec) -> Result<(), ApplyError> {
-        if let Some(max) = spec.max {
-            self.set_max(max)?;
-        }
-        if let Some(high) = spec.high {
-            self.set_high(high)?;
-        }
-        if let Some(low) = spec.low {
-            self.set_low(low)?;
-        }
-        if let Some(min) = spec.min {
-            self.set_min(min)?;
-        }
-        if let Some(as_a_whole) = spec.oom_group {
-            self.set_oom_group(as_a_whole);
-        }
-        if let Some(score) = spec.oom_score {
-            self.set_oom_score(score)?;
-        }
-        if let Some(weight) = spec.weight {
-            self.set_weight(weight)?;
-        }
-        if let Some(factor) = spec.share {
-            self.set_share(Some(factor).filter(|&factor| factor > 0))?;
-        }
-        if let Some(is_on) = spec.reserve_min {
-            self.set_reserve_min(is_on)?;
-        }
-        if let Some(enforced) = spec.enforced {
-            self.set_enforced(enforced);
-        }
-        if let Some(max) = spec.max_descendants {
-            self.set_max_descendants(max);
-        }
-        if let Some(max) = spec.max_depth {
-            self.set_max_depth(max);
+        for setting in &spec.settings {
+            match *setting {
+                Setting::Max(max) => self.set_max(max)?,
+                Setting::High(high) => self.set_high(high)?,
+                Setting::Low(low) => self.set_low(low)?,
+                Setting::Min(min) => self.set_min(min)?,
+                Setting::OomGroup(as_a_whole) => self.set_oom_group(as_a_whole),
+                Setting::OomScore(score) => self.set_oom_score(score)?,
+                Setting::Weight(weight) => self.set_weight(weight)?,
+                Setting::Share(factor) => self.set_share(Some(factor).filter(|&factor| factor > 0))?,
+                Setting::ReserveMin(is_on) => self.set_reserve_min(is_on)?,
+                Setting::Enforced(enforced) => self.set_enforced(enforced),
+                Setting::MaxDescendants(max) => self.set_max_descendants(max),
+                Setting::MaxDepth(max) => self.set_max_depth(max),
+            }
         }
         Ok(())
     }

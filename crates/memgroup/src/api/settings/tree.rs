@@ -185,7 +185,7 @@ impl Hierarchy {
     /// accounted. The error names the group.
     pub fn apply(&self, tree: &TreeSpec) -> Result<(), ApplyError> {
         let root = tree.groups.get("/");
-        if root.is_some_and(|spec| spec.share.is_some()) && !self.config().account_root {
+        if root.is_some_and(|spec| spec.sets_share()) && !self.config().account_root {
             return Err(ShareError::RootNotAccounted.into());
         }
         let mut created = Created(Vec::new());

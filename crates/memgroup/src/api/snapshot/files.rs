@@ -188,12 +188,12 @@ const TABLE: &[File] = &[
     ),
     setting(
         "cgroup.max.descendants",
-        |g| bound(bounds::given(g.bounds().descendants)),
+        |g| limit(bounds::given(g.bounds().descendants)),
         |g, text| number_or_max(text).map(|max| g.set_max_descendants(max)),
     ),
     setting(
         "cgroup.max.depth",
-        |g| bound(bounds::given(g.bounds().depth)),
+        |g| limit(bounds::given(g.bounds().depth)),
         |g, text| number_or_max(text).map(|max| g.set_max_depth(max)),
     ),
     setting("cgroup.procs", |_| String::new(), no_members),
@@ -231,12 +231,8 @@ fn line(number: impl fmt::Display) -> String {
     format!("{number}\n")
 }
 
-fn limit(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| line("max"), line)
-}
-
-fn bound(groups: Option<u32>) -> String {
-    groups.map_or_else(|| line("max"), line)
+fn limit(most: Option<impl fmt::Display>) -> String {
+    most.map_or_else(|| line("max"), line)
 }
 
 fn flag(is_set: bool) -> String {
