@@ -18,12 +18,11 @@ use std::time::Instant;
 use memgroup_sync::atomic::Ordering;
 
 use crate::base::deadline::Deadline;
-use crate::base::mutation::{self, Mutation};
 use crate::counter::chain::Charged;
 use crate::counter::events::{self, Event, Events};
-use crate::observe::wait::list::{Target, begin_for_events};
+use crate::observe::wait::WaitKind;
+use crate::observe::wait::list::{Target, wait_for};
 use crate::observe::wait::tasks::{TaskWait, WaitEnded};
-use crate::observe::wait::{WaitKind, Wake};
 use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
@@ -63,26 +62,14 @@ fn wake_watchers(node: &'static Node) {
     }
 }
 
-/// The counts, if one differs from `seen`.
-fn look(node: &'static Node, seen: &Events) -> Option<Events> {
-    Some(node.events().of(Reach::Subtree)).filter(|now| now != seen)
+/// Returns the counts if one differs from `seen`. If none does, only an event can change that.
+fn look(node: &'static Node, seen: &Events) -> Result<Events, Option<Instant>> {
+    Some(node.events().of(Reach::Subtree)).filter(|now| now != seen).ok_or(None)
 }
 
 /// Waits until a count differs from `seen`. Returns `None` if the wait ends before.
 fn wait(node: &'static Node, seen: &Events, deadline: Deadline) -> Option<Events> {
-    let deadline = deadline.instant_or_far();
-    let look = || look(node, seen);
-    let listed = begin_for_events(node, WaitKind::Event, Target::Group, deadline);
-    loop {
-        let early = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(look);
-        listed.arm();
-        if let Some(now) = early.unwrap_or_else(look) {
-            return Some(now);
-        }
-        if listed.park(deadline) != Wake::Notified {
-            return look();
-        }
-    }
+    wait_for(node, WaitKind::Event, Target::Group, deadline.instant_or_far(), || look(node, seen))
 }
 
 /// A wait for events without a thread; from [`Group::events_after`].
@@ -120,7 +107,7 @@ impl Future for EventsAfter {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Events, WaitEnded>> {
         let EventsAfter { wait, seen } = &mut *self;
         let node = wait.group().node();
-        wait.poll(context.waker(), || look(node, seen).ok_or(None))
+        wait.poll(context.waker(), || look(node, seen))
     }
 }
 

@@ -28,9 +28,9 @@ use crate::base::deadline::Deadline;
 use crate::base::limit::start;
 use crate::observe::pressure::tally::{Progress, Seen};
 use crate::observe::pressure::window::Window;
-use crate::observe::wait::list::{Target, begin_for_events};
+use crate::observe::wait::WaitKind;
+use crate::observe::wait::list::{Target, wait_for};
 use crate::observe::wait::tasks::{TaskWait, WaitEnded};
-use crate::observe::wait::{WaitKind, Wake};
 use crate::tree::handle::Group;
 
 /// The windows that the kernel accepts, in microseconds.
@@ -217,9 +217,9 @@ impl PressureWatch {
         PressureWatch { group: group.clone(), state }
     }
 
-    /// Whether the trigger has fired, for the caller alone. As an error, for how long it may sleep
-    /// before it looks again; `None`: until a stall begins. Its wait is armed.
-    fn look(&self) -> Result<(), Option<Duration>> {
+    /// Returns `Ok` if the trigger has fired, to one caller for each time. The error says when the
+    /// caller must look again; `None`: when a stall begins. Its wait is armed.
+    fn look(&self) -> Result<(), Option<Instant>> {
         let node = self.group.node();
         loop {
             let seen = node.pressure().seen();
@@ -231,7 +231,7 @@ impl PressureWatch {
             }
             let patience = self.state.patience(&state, &seen);
             if patience.is_some() || state.dozes {
-                return Err(patience);
+                return Err(patience.map(|patience| Instant::now() + patience));
             }
             // Looks once more after it announced that it dozes (I3).
             state.dozes = true;
@@ -246,20 +246,8 @@ impl PressureWatch {
     /// fires for happen before the return.
     pub fn wait(&self, deadline: impl Into<Deadline>) -> bool {
         let deadline = deadline.into().instant_or_far();
-        let listed = begin_for_events(self.group.node(), WaitKind::Pressure, self.state.target(), deadline);
-        loop {
-            listed.arm();
-            let patience = match self.look() {
-                Ok(()) => return true,
-                Err(patience) => patience,
-            };
-            let again = patience.map_or(deadline, |patience| deadline.min(Instant::now() + patience));
-            match listed.park(again) {
-                Wake::Notified => {}
-                Wake::Deadline if again < deadline => {}
-                _ => return self.look().is_ok(),
-            }
-        }
+        let (node, target) = (self.group.node(), self.state.target());
+        wait_for(node, WaitKind::Pressure, target, deadline, || self.look()).is_some()
     }
 
     /// Waits as [`wait`](PressureWatch::wait) does, and without a thread: a future, of no runtime.
@@ -350,8 +338,7 @@ impl Future for Fired<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), WaitEnded>> {
         let Fired { watch, wait } = &mut *self;
-        let again = |patience: Option<Duration>| patience.map(|patience| Instant::now() + patience);
-        wait.poll(context.waker(), || watch.look().map_err(again))
+        wait.poll(context.waker(), || watch.look())
     }
 }
 

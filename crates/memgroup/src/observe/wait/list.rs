@@ -40,7 +40,7 @@ use memgroup_sync::atomic::{AtomicU32, Ordering, fence};
 use crate::base::mutation::{self, Mutation};
 #[cfg(test)]
 pub(crate) use crate::observe::wait::list::place::begin;
-pub(crate) use crate::observe::wait::list::place::{Listed, Place, Wait, begin_at, begin_for_events};
+pub(crate) use crate::observe::wait::list::place::{Listed, Place, Wait, begin_at, wait_for};
 use crate::observe::wait::party::{Party, WakeQueue, Wakers};
 use crate::observe::wait::reclaimers::Reclaimers;
 use crate::observe::wait::table::Table;

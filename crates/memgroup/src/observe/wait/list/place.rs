@@ -7,6 +7,7 @@ use std::time::Instant;
 use memgroup_sync::atomic::{Ordering, fence};
 use memgroup_sync::{interleave, thread};
 
+use crate::base::mutation::{self, Mutation};
 use crate::observe::pressure::{self, StallGuard};
 use crate::observe::wait::list::{Entry, Target, Ticket, Waits};
 use crate::observe::wait::party::Party;
@@ -61,16 +62,33 @@ pub(crate) fn begin_at(
     Listed { place, deadline, _stall: stall, here: PhantomData }
 }
 
-/// Begins a wait of this thread for events or for a trigger, which is not armed yet.
-pub(crate) fn begin_for_events(
+/// Waits on this thread for events or for a trigger, until `look` returns a result. Its error says
+/// when it must look again although nothing notifies the wait. Returns `None` if the wait ends
+/// before. The caller holds the node.
+pub(crate) fn wait_for<T>(
     node: &'static Node,
     kind: WaitKind,
     target: Target,
     deadline: Instant,
-) -> Listed {
+    mut look: impl FnMut() -> Result<T, Option<Instant>>,
+) -> Option<T> {
     let party = Party::Thread(thread::current());
     let place = Place::begin(Wait { node, at: node, kind, bytes: 0, deadline, target: Some(target), party });
-    Listed { place, deadline, _stall: None, here: PhantomData }
+    let listed = Listed { place, deadline, _stall: None, here: PhantomData };
+    loop {
+        let early = mutation::active(Mutation::WaiterLooksBeforeItIsArmed).then(&mut look);
+        listed.place.arm();
+        let again = match early.unwrap_or_else(&mut look) {
+            Ok(found) => return Some(found),
+            Err(again) => again,
+        };
+        let until = again.map_or(deadline, |again| again.min(deadline));
+        match listed.park(until) {
+            Wake::Notified => {}
+            Wake::Deadline if until < deadline => {}
+            _ => return look().ok(),
+        }
+    }
 }
 
 impl Place {
@@ -149,11 +167,6 @@ impl Listed {
     /// Whether all waits of the group were ended.
     pub(crate) fn is_called_off(&self) -> bool {
         self.place.with(|entry| entry.wake == Some(Wake::All))
-    }
-
-    /// Arms it, as [`Place::arm`] does.
-    pub(crate) fn arm(&self) {
-        self.place.arm();
     }
 
     /// Sleeps until it is notified, woken with all others, or the earlier of `until` and its
