@@ -60,6 +60,23 @@ fn beside(threads: usize, act: impl Fn(usize) + Sync, measure: impl FnOnce() -> 
     })
 }
 
+/// The result of `measure` while another thread is stalled in a group.
+fn during_stall(group: &Group, measure: impl FnOnce() -> f64) -> f64 {
+    let (held, hold) = mpsc::channel::<()>();
+    thread::scope(|threads| {
+        let (stalled, is_stalled) = mpsc::channel();
+        threads.spawn(move || {
+            let _stall = group.stall();
+            stalled.send(()).expect("the measuring thread waits");
+            let _ = hold.recv();
+        });
+        is_stalled.recv().expect("a stall");
+        let found = measure();
+        drop(held);
+        found
+    })
+}
+
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
@@ -70,25 +87,12 @@ fn main() {
     let counted = Hierarchy::new(bare).expect("a hierarchy");
     let uncounted = Hierarchy::new(bare.pressure(false)).expect("a hierarchy");
     let (group, other, without) = (deep(&counted, "a"), deep(&counted, "other"), deep(&uncounted, "a"));
-    let cases: [(&str, &dyn Fn() -> f64); 7] = [
+    let apart = deep(&Hierarchy::new(bare).expect("a hierarchy"), "a");
+    let cases: [(&str, &dyn Fn() -> f64); 8] = [
         ("scope, pressure not counted", &|| scope_pair(&without)),
         ("scope, pressure counted", &|| scope_pair(&group)),
-        ("scope, while a stall lasts elsewhere", &|| {
-            let (held, hold) = mpsc::channel::<()>();
-            thread::scope(|threads| {
-                let (stalled, is_stalled) = mpsc::channel();
-                let other = &other;
-                threads.spawn(move || {
-                    let _stall = other.stall();
-                    stalled.send(()).expect("the measuring thread waits");
-                    let _ = hold.recv();
-                });
-                is_stalled.recv().expect("a stall");
-                let found = scope_pair(&group);
-                drop(held);
-                found
-            })
-        }),
+        ("scope, while a stall lasts elsewhere", &|| during_stall(&other, || scope_pair(&group))),
+        ("scope, while a stall lasts in another hierarchy", &|| during_stall(&apart, || scope_pair(&group))),
         ("stall, pressure not counted", &|| stall_pair(&without)),
         ("stall, depth 3", &|| stall_pair(&group)),
         ("stall, depth 3, in a scope", &|| {

@@ -34,7 +34,7 @@ use std::time::Instant;
 use memgroup_percpu::{SlotSource, Words};
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use memgroup_sync::grace::{DeferredFree, Limbo};
-use memgroup_sync::{AtomicRef, Chunk, ChunkPool, FixedU64, Mutex, MutexGuard, RetiredChunk};
+use memgroup_sync::{AtomicRef, CachePadded, Chunk, ChunkPool, FixedU64, Mutex, MutexGuard, RetiredChunk};
 
 use crate::base::id::{GroupId, NodeId};
 use crate::base::mutation::{self, Mutation};
@@ -213,6 +213,8 @@ pub(crate) struct Shared {
     /// A lock for the lists of holders of each few groups (`tree::holders`), and one for the
     /// changes of each few levels.
     level_locks: [LevelLocks; LEVEL_LOCKS],
+    /// Stalls that are on. In a line of its own, because each change of scope reads it.
+    pub(crate) stalls: CachePadded<AtomicU32>,
     /// Held while a group gets its first part.
     pub(crate) making_parts: Mutex<()>,
     /// The number of walks through lists of holders so far.
@@ -252,6 +254,7 @@ impl Shared {
                 spare: Spare::default(),
             }),
             level_locks: std::array::from_fn(|_| LevelLocks::default()),
+            stalls: CachePadded::new(AtomicU32::new(0)),
             making_parts: Mutex::new(()),
             walks: AtomicU32::new(0),
             places: AtomicU32::new(0),

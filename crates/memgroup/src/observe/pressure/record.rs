@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A thread takes a record with its first scope, and gives it back when it ends. Entering and
-//! leaving a scope costs two plain stores there and a load of `WATCHED`. That word says whether
-//! scopes of threads matter to a stall (`stall`). A thread that was never in a scope has no
+//! leaving a scope costs two plain stores there, and a load from each hierarchy that it concerns:
+//! `Shared::stalls` says whether scopes matter to a stall there (`stall`). A thread that was never in a scope has no
 //! record: it is at work in no group.
 //!
 //! - I1. The thread that has the record writes `node`, `generation` and `stalled`. They are empty
@@ -21,8 +21,8 @@
 
 use std::cell::Cell;
 
+use memgroup_sync::AtomicRef;
 use memgroup_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use memgroup_sync::{AtomicRef, CachePadded};
 
 use crate::observe::pressure::stall;
 use crate::tree::node::Node;
@@ -61,11 +61,6 @@ memgroup_sync::global! {
 
 memgroup_sync::global! {
     static USED: AtomicU32 = AtomicU32::new(0);
-}
-
-memgroup_sync::global! {
-    // Stalls that are on.
-    static WATCHED: CachePadded<AtomicU32> = CachePadded::new(AtomicU32::new(0));
 }
 
 memgroup_sync::global! {
@@ -176,7 +171,7 @@ impl Record {
     pub(crate) fn give_back(&'static self) {
         let before = self.scope();
         self.put(None, 0);
-        if is_watched() {
+        if is_watched(before) {
             stall::after_scope_change(self, before, None);
         }
         self.stalled.store(false, Ordering::Relaxed); // ORDERING: Relaxed; published by the store below.
@@ -209,24 +204,12 @@ pub(crate) fn own() -> Option<&'static Record> {
     OWN.get()
 }
 
-/// Whether a change of scope may matter to a stall that is on.
+/// Returns whether a change of scope from or to `node` may matter to a stall that is on.
 #[inline(always)]
-pub(crate) fn is_watched() -> bool {
-    // ORDERING: Relaxed; a thread that begins to watch looks at the records afterwards. Both may miss
-    // one change: `docs/pressure.md`.
-    WATCHED.load(Ordering::Relaxed) != 0
-}
-
-/// Counts one more stall.
-pub(crate) fn watch() {
-    // ORDERING: Relaxed; the fences before the looks at the records order it.
-    WATCHED.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Counts `stalls` fewer.
-pub(crate) fn unwatch(stalls: u32) {
-    // ORDERING: Relaxed; a change of scope that still sees it looks in vain.
-    WATCHED.fetch_sub(stalls, Ordering::Relaxed);
+fn is_watched(node: Option<&'static Node>) -> bool {
+    // ORDERING: Relaxed; a thread that begins a stall checks the records after it has counted the
+    // stall. Both threads may miss one change: `docs/pressure.md`.
+    node.is_some_and(|node| node.shared().stalls.load(Ordering::Relaxed) != 0)
 }
 
 /// Publishes that the scope of this thread changes from `before` to `after`.
@@ -234,7 +217,7 @@ pub(crate) fn unwatch(stalls: u32) {
 pub(crate) fn publish(before: Option<&'static Node>, after: Option<&'static Node>, generation: u64) {
     let Some(record) = OWN.get() else { return publish_first(after, generation) };
     record.put(after, generation);
-    if is_watched() {
+    if is_watched(before) || is_watched(after) {
         stall::after_scope_change(record, before, after);
     }
 }
@@ -254,7 +237,7 @@ fn publish_first(after: Option<&'static Node>, generation: u64) {
     }
     record.set_stalled(stall::is_stalled());
     record.put(after, generation);
-    if is_watched() {
+    if is_watched(after) {
         stall::after_scope_change(record, None, after);
     }
 }

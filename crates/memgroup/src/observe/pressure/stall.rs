@@ -4,11 +4,11 @@
 //! A thread is stalled once, however many guards it has. The first guard begins the stall, in its
 //! group. The last one ends it, whatever the order in which they are dropped.
 //!
-//! While a stall is on, changes of scope on all threads are looked at, which costs them some
-//! hundred nanoseconds where they matter. A future that waits stalls its task, whatever thread
+//! While a stall is on, changes of scope in its hierarchy are checked on all threads, which costs
+//! them some hundred nanoseconds if they matter to the stall. A future that waits stalls its task, whatever thread
 //! polls it.
 //!
-//! - I1. `record::WATCHED` counts the stalls that are on: the sum of all groups' `own`.
+//! - I1. `Shared::stalls` counts the stalls that are on in a hierarchy: the sum of its groups' `own`.
 
 use core::marker::PhantomData;
 use std::cell::Cell;
@@ -150,6 +150,12 @@ pub(crate) fn end_with_thread(record: &'static Record) {
     }
 }
 
+/// Counts `stalls` fewer in the hierarchy of `node`.
+fn unwatch(node: &'static Node, stalls: u32) {
+    // ORDERING: Relaxed; a change of scope that still sees them checks in vain.
+    node.shared().stalls.fetch_sub(stalls, Ordering::Relaxed);
+}
+
 /// The levels of the thread's scope that are not levels of `node`.
 fn elsewhere(record: Option<&'static Record>, node: &'static Node) -> impl Iterator<Item = &'static Node> {
     record.and_then(Record::scope).into_iter().flat_map(levels).take_while(|level| !node.is_within(level))
@@ -160,7 +166,8 @@ pub(crate) fn begin_at(node: &'static Node, record: Option<&'static Record>) {
     if let Some(record) = record {
         record.set_stalled(true);
     }
-    record::watch();
+    // ORDERING: Relaxed; the fence orders it before the checks of records.
+    node.shared().stalls.fetch_add(1, Ordering::Relaxed);
     // ORDERING: SeqCst; as in `after_scope_change`: a thread that begins a stall is no longer at work.
     fence(Ordering::SeqCst);
     let now = node.shared().nanos();
@@ -185,7 +192,7 @@ pub(crate) fn end_at(node: &'static Node, generation: u64, record: Option<&'stat
         for level in levels(node).skip(1) {
             level.pressure().end(1, now, worker(level));
         }
-        record::unwatch(1);
+        unwatch(node, 1);
     }
     if let Some(record) = record.filter(|_| scope.is_some()) {
         // ORDERING: SeqCst; as in `after_scope_change`.
@@ -194,7 +201,8 @@ pub(crate) fn end_at(node: &'static Node, generation: u64, record: Option<&'stat
     }
 }
 
-/// The scope of the thread of `record` has changed while some thread is stalled.
+/// The scope of the thread of `record` has changed while a thread is stalled in a hierarchy that it
+/// concerns.
 #[cold]
 #[inline(never)]
 pub(crate) fn after_scope_change(
@@ -229,6 +237,6 @@ pub(crate) fn release(node: &'static Node) {
     let abandoned = node.pressure().abandon(now);
     if abandoned > 0 {
         levels(node).skip(1).for_each(|level| level.pressure().end(abandoned, now, None));
-        record::unwatch(abandoned);
+        unwatch(node, abandoned);
     }
 }
