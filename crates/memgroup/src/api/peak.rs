@@ -33,8 +33,8 @@ impl PeakReader {
         }
     }
 
-    /// Begins anew, for this reader alone, with the present usage. Charges that ended before do
-    /// not count any more. Charges that begin afterwards do. A charge under way meanwhile may.
+    /// Resets the peak to the present usage, for this reader alone. Charges that ended before no
+    /// longer count, and charges that begin afterwards do. A charge made at the same moment may.
     pub fn reset(&mut self) {
         let node = self.group.node();
         self.number = Some(node.peak_readers().reset(&node.counter, self.number));

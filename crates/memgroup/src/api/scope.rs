@@ -81,7 +81,7 @@ std::thread_local! {
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether the stretch of time that begins is a sample; true once in `of` on the average.
+/// Returns whether the stretch of time that begins is a sample, as one in `of` is on average.
 #[inline]
 fn draw(of: u32) -> bool {
     if of == 1 {
@@ -133,8 +133,8 @@ fn count_time(ended: Option<&'static Node>, begun: Option<&'static Node>, scopes
     }
 }
 
-/// Whether a change of scope from or to the group is more than a store: its hierarchy measures
-/// pressure, or the time in scopes.
+/// Returns whether a change of scope from or to the group is more than a store: its hierarchy
+/// measures pressure, or the time in scopes.
 #[inline(always)]
 fn is_observed(node: Option<&'static Node>) -> bool {
     node.is_some_and(|node| {

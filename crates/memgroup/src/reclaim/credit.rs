@@ -41,7 +41,7 @@ use crate::tree::topology::ROOT;
 /// The reason for a reclaim.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
-    /// A charge of so many bytes by this group does not fit.
+    /// A charge of this many bytes by this group doesn't fit.
     Charge(&'static Node, u64),
     /// Usage is above `high`. Of a root that is not accounted, only its own memory counts.
     High { may_wait: bool },

@@ -19,8 +19,8 @@ pub(crate) const SERIOUS: u32 = 1;
 /// The priority at which a round explores: the highest one that reaches all classes.
 pub(crate) const EXPLORED: u32 = CLASS_PRIORITIES;
 
-/// A class has the caches of so many powers of two: the next one is asked so many priorities
-/// earlier.
+/// A class has the caches whose sizes are within this many powers of two. The next class is asked
+/// as many priorities earlier.
 pub(crate) const CLASS_PRIORITIES: u32 = 3;
 
 /// The class of a cache before it was counted: the largest, so that it is asked soon.
@@ -39,7 +39,7 @@ pub(crate) fn least_class(priority: u32) -> usize {
     ((priority.saturating_sub(1) / CLASS_PRIORITIES) as usize).min(CLASSES - 1)
 }
 
-/// The bytes that a cache is to be asked for.
+/// The bytes that a cache should be asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due {
     /// Bytes that it holds.

@@ -106,7 +106,7 @@ impl ShrinkerEntry {
         self.out.fetch_or(reason, Ordering::Relaxed);
     }
 
-    /// Returns whether no further call is to begin, also on a thread that has it pinned.
+    /// Returns whether no further call may begin, not even on a thread that has it pinned.
     #[inline]
     pub(crate) fn is_out(&self) -> bool {
         self.out() != 0

@@ -50,7 +50,7 @@ pub(crate) struct GroupShrinkers {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rotation(u32);
 
-/// One round in so many explores.
+/// One round in this many explores.
 const EXPLORING: u32 = 16;
 
 impl Rotation {
@@ -92,7 +92,7 @@ impl GroupShrinkers {
         Rotation(self.rounds.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The number of the child with which a round begins, so many levels below its top. Each level
+    /// Returns the number of the child with which a round begins, `levels` below its top. Each level
     /// uses other bits. With the same bits only the first child of the first one, the second of
     /// the second and so on would ever be the beginning.
     #[inline]

@@ -66,8 +66,8 @@ pub(crate) fn seize(
         let of_call = wait::after(patience.saturating_sub(Duration::from_nanos(lasted)));
         let until = end.map_or(of_call, |end| of_call.min(end));
         listed.postpone(until);
-        // Another call may have begun at the deadline: then the patience begins anew, but not that
-        // of the waiting charge.
+        // If another call has begun at the deadline, its patience starts again, but that of the
+        // waiting charge doesn't.
         let is_over = Duration::from_nanos(lasted) >= patience || end == Some(until);
         if listed.park(until) != Wake::Deadline || is_over {
             let was_handed = queue().remove(listed.ticket()) == Some(true);

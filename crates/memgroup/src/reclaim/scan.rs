@@ -163,7 +163,7 @@ impl Call<'_> {
         self.ask_from(bytes);
     }
 
-    /// Notes from which priority on a cache that holds `bytes` is to be asked.
+    /// Notes from which priority on a cache that holds `bytes` should be asked.
     fn ask_from(&self, bytes: u64) {
         let state = self.slot.state;
         state.backoff.ask_from(self.due(bytes, state.deferred()).asked_from());

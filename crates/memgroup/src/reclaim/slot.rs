@@ -44,11 +44,11 @@ const SINCE: u64 = MAY_WAIT - 1;
 
 /// The duties of the thread that releases a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a slot that was given up is to be returned"]
+#[must_use = "a slot that was given up must be returned"]
 pub(crate) struct Ended {
-    /// The slot was given up meanwhile, and is to be returned.
+    /// The slot was given up during the scan, and the thread must return it.
     pub(crate) is_given_up: bool,
-    /// The call that ends was noted as one that lasts too long.
+    /// The call that has ended was noted as one that took too long.
     pub(crate) was_noted: bool,
 }
 
@@ -182,7 +182,7 @@ impl SlotState {
         self.deferred_bytes.swap(0, Ordering::Relaxed)
     }
 
-    /// Defers so much more, up to `most` in all.
+    /// Defers `bytes` more, up to `most` in all.
     pub(crate) fn defer(&self, bytes: u64, most: u64) {
         let add =
             |deferred: u64| (bytes > 0 && deferred < most).then(|| deferred.saturating_add(bytes).min(most));
@@ -215,7 +215,7 @@ impl SlotState {
         }
     }
 
-    /// Begins the owner's next call. Whether the one that ends was noted as one that lasts too
+    /// Begins the owner's next call. Returns whether the one before was noted as one that took too
     /// long.
     pub(crate) fn begin_again(&self, now: u64) -> bool {
         let again = |owner| Some(owner & (LEFT | WAITED | MAY_WAIT) | now.max(1));
@@ -264,9 +264,9 @@ impl SlotState {
         owner.map_or_else(Ended::of, Ended::of)
     }
 
-    /// Gives the slot up, for ever, after [`vacate`](SlotState::vacate). Whether no thread has
-    /// seized it: then the caller returns it.
-    #[must_use = "a slot that was given up is to be returned"]
+    /// Gives the slot up for good, after [`vacate`](SlotState::vacate). Returns whether no thread
+    /// has seized it, in which case the caller must return it.
+    #[must_use = "a slot that was given up must be returned"]
     pub(crate) fn give_up(&self) -> bool {
         // ORDERING: AcqRel; as in `release`, the other side (E1).
         self.owner.fetch_or(LEFT, Ordering::AcqRel) == 0

@@ -70,7 +70,7 @@ pub(crate) struct FlushGuard {
 }
 
 impl FlushGuard {
-    /// Whether it is the turn of this entry's subsystem.
+    /// Returns whether it is the turn of this entry's subsystem.
     pub(crate) fn is_of(&self, entry: &StatEntry) -> bool {
         core::ptr::eq(self.updates, entry.store().updates)
     }
@@ -166,7 +166,7 @@ pub(crate) fn refresh_as(store: &'static StatStore, top: &'static Node, freshnes
     }
 }
 
-/// Whether a flush of `top`, or of a group above it, began at most `age` ago.
+/// Returns whether a flush of `top`, or of a group above it, began at most `age` ago.
 fn is_younger(store: &'static StatStore, top: &'static Node, age: Duration) -> bool {
     store.updates.date();
     let oldest = top.shared().nanos().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));

@@ -33,11 +33,11 @@ use crate::tree::node::Node;
 use crate::tree::shared::Shared;
 use crate::tree::topology::Tree;
 
-/// Releases are finished so many at a time, with the tree lock held.
+/// The most releases that are finished while the tree lock is held once.
 const RELEASES_HELD_MAX: u32 = 64;
 
 /// Moves the statistics of `node` to its ancestors, or leaves the release to the thread that
-/// flushes. Whether they were moved.
+/// flushes. Returns whether they were moved.
 pub(crate) fn move_to_ancestors(tree: &mut Tree, node: &'static Node) -> bool {
     let id = node.id();
     if tree.is_unsettled(id) {
@@ -80,7 +80,7 @@ impl Drop for DeferredReleases {
 }
 
 impl DeferredReleases {
-    /// Whether there may be more.
+    /// Returns whether there may be more.
     fn finish_some(&self) -> bool {
         let mut tree = self.shared.tree.lock();
         for _ in 0..RELEASES_HELD_MAX {
@@ -96,7 +96,7 @@ impl DeferredReleases {
     }
 }
 
-/// Whether all values were moved; else the first update tree that another thread flushes.
+/// Moves all values. The error is the first update tree that another thread flushes.
 fn try_move(node: &'static Node) -> Result<(), &'static UpdateTree> {
     match node.shared().statistics.shared_tree() {
         Some(updates) => try_move_within(node, node.entries(), updates)?,
@@ -184,7 +184,7 @@ impl Rest {
     }
 }
 
-/// Whether there was a mark, which the caller clears.
+/// Moves the values of one subsystem. Returns whether there was a mark, which the caller clears.
 fn move_entry(entry: &'static StatEntry, node: &'static Node) -> bool {
     let Some(flushed) = entry.find_flushed() else { return false };
     let mut rest = Rest { entry, node, values: [(0, 0); 8], count: 0 };

@@ -368,7 +368,7 @@ fn no_members(_: &Group, _: &str) -> Result<(), FileProblem> {
     ))
 }
 
-/// `memory.reclaim`: makes caches free so many bytes. Stocks do not count, because a drain frees
+/// `memory.reclaim`: has caches free this many bytes. Stocks do not count, because a drain frees
 /// no memory.
 fn reclaim(group: &Group, text: &str) -> Result<(), FileProblem> {
     let mut words = text.split_whitespace();

@@ -302,9 +302,8 @@ impl GroupSnapshot {
         })
     }
 
-    /// Whether bytes of the group or of one below it are in use: whether `usage_exact_bytes` is
-    /// not
-    /// 0. It is the key `populated` of `cgroup.events`.
+    /// Returns whether bytes of the group or of one below it are in use, so that
+    /// `usage_exact_bytes` is not 0. It is the key `populated` of `cgroup.events`.
     #[must_use]
     pub fn is_populated(&self) -> bool {
         self.usage_exact_bytes > 0

@@ -16,7 +16,7 @@ use crate::control::oom::state;
 use crate::tree::node::{Node, StockBypass};
 use crate::tree::shared::Shared;
 
-/// After so many patiences a victim that was skipped can be chosen again, and has its stock back:
+/// After this many patiences a victim that was skipped can be chosen again, and has its stock back:
 /// it is not dying.
 const PATIENCES_MOST: u64 = 10;
 

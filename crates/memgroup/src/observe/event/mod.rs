@@ -27,14 +27,14 @@ use crate::state::stats::Reach;
 use crate::tree::handle::Group;
 use crate::tree::node::Node;
 
-/// Counts an event of `node`, here and above, and tells the threads and tasks that wait for it.
+/// Counts an event of `node` there and above, and wakes the threads and tasks that wait for it.
 /// The caller holds the node.
 pub(crate) fn count(node: &'static Node, event: Event) {
     events::count(node, event);
     announce(node);
 }
 
-/// Tells the threads and tasks that wait for events of `node`, after one was counted.
+/// Wakes the threads and tasks that wait for events of `node`, after one was counted.
 pub(crate) fn announce(node: &'static Node) {
     if node.shared().waits().is_armed() {
         wake_watchers(node);

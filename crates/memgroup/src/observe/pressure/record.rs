@@ -10,8 +10,8 @@
 //!
 //! A thread takes a record with its first scope, and gives it back when it ends. Entering and
 //! leaving a scope costs two plain stores there, and a load from each hierarchy that it concerns:
-//! `Shared::stalls` says whether scopes matter to a stall there (`stall`). A thread that was never in a scope has no
-//! record: it is at work in no group.
+//! `Shared::stalls` says whether scopes matter to a stall there (`stall`). A thread that was never
+//! in a scope has no record: it is at work in no group.
 //!
 //! - I1. The thread that has the record writes `node`, `generation` and `stalled`. They are empty
 //!   while no thread has it.
@@ -133,9 +133,9 @@ impl Record {
         self.stalled.load(Ordering::Acquire)
     }
 
-    /// The scope of the record's thread, if that group is not released.
+    /// Returns the scope of the record's thread, unless that group was released.
     pub(crate) fn scope(&self) -> Option<&'static Node> {
-        // A scope that changes meanwhile is read again. A scope that was forgotten in a released group
+        // A scope that changes in between is read again. One that was forgotten in a released group
         // stays as it is.
         for _ in 0..3 {
             // ORDERING: Acquire; pairs with `put`.
@@ -156,7 +156,7 @@ impl Record {
         if self.is_stalled() || !self.taken.load(Ordering::Acquire) { None } else { self.scope() }
     }
 
-    /// Whether the thread is at work in `top` or below.
+    /// Returns whether the thread is at work in `top` or below.
     pub(crate) fn works_in(&self, top: &'static Node) -> bool {
         self.at_work().is_some_and(|node| node.is_within(top))
     }

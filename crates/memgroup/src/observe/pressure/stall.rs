@@ -5,10 +5,11 @@
 //! group. The last one ends it, whatever the order in which they are dropped.
 //!
 //! While a stall is on, changes of scope in its hierarchy are checked on all threads, which costs
-//! them some hundred nanoseconds if they matter to the stall. A future that waits stalls its task, whatever thread
-//! polls it.
+//! them some hundred nanoseconds if they matter to the stall. A future that waits stalls its task,
+//! whatever thread polls it.
 //!
-//! - I1. `Shared::stalls` counts the stalls that are on in a hierarchy: the sum of its groups' `own`.
+//! - I1. `Shared::stalls` counts the stalls that are on in a hierarchy: the sum of its groups'
+//!   `own`.
 
 use core::marker::PhantomData;
 use std::cell::Cell;
@@ -108,7 +109,7 @@ impl Drop for TaskStall {
     }
 }
 
-/// Whether the calling thread is stalled.
+/// Returns whether the calling thread is stalled.
 pub(crate) fn is_stalled() -> bool {
     CURRENT.get().node().is_some()
 }
@@ -201,8 +202,8 @@ pub(crate) fn end_at(node: &'static Node, generation: u64, record: Option<&'stat
     }
 }
 
-/// The scope of the thread of `record` has changed while a thread is stalled in a hierarchy that it
-/// concerns.
+/// The scope of the thread of `record` has changed while a thread is stalled in a hierarchy that
+/// it concerns.
 #[cold]
 #[inline(never)]
 pub(crate) fn after_scope_change(

@@ -1,4 +1,4 @@
-//! Tally: the totals and averages of one group's stalls, as a value that is told the time.
+//! Tally: the totals and averages of one group's stalls, as a value without a clock of its own.
 //!
 //! Two lines, `some` and `full`, are each on or off. A change is applied at a moment. The time
 //! between two changes is all on or all off, and the next thread that looks adds it. So no timer

@@ -176,7 +176,7 @@ impl TriggerState {
         Target::Trigger(std::ptr::from_ref(self).addr())
     }
 
-    /// Takes in the line after a stall has begun or ended. Returns whether its waits are to be
+    /// Takes in the line after a stall has begun or ended. Returns whether its waits must be
     /// notified.
     pub(crate) fn see(&self, seen: &Seen) -> bool {
         let mut state = self.state.lock();

@@ -66,13 +66,13 @@ fn row_of(reach: Reach) -> usize {
 }
 
 impl FlushedStats {
-    /// The values of so many statistics in these words; `None` where there are no words.
+    /// The values of `stats` statistics in these words; `None` where there are no words.
     #[inline]
     pub(crate) fn of(words: &'static [AtomicU64], stats: usize) -> Option<FlushedStats> {
         (!words.is_empty()).then_some(FlushedStats { words, stats })
     }
 
-    /// The number of words for the values of so many statistics.
+    /// Returns the number of words for the values of `stats` statistics.
     pub(crate) const fn words(stats: usize) -> usize {
         CHANGED + stats.div_ceil(64) + ROWS * stats
     }

@@ -124,7 +124,7 @@ impl Registry {
         Ok(store)
     }
 
-    /// Whether no store can be added.
+    /// Returns whether no store can be added.
     pub(crate) fn is_full(&self) -> bool {
         self.stores().count() == SUBSYSTEMS_MAX
     }

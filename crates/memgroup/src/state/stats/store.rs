@@ -131,7 +131,7 @@ impl StatStore {
         }
     }
 
-    /// Whether memory waits for a grace period.
+    /// Returns whether memory waits for a grace period.
     pub(crate) fn has_limbo(&self) -> bool {
         self.records.limbo_records() > 0
     }
@@ -200,7 +200,7 @@ impl StatEntry {
         self.store.get()
     }
 
-    /// Whether it is an entry of this very store.
+    /// Returns whether it is an entry of this very store.
     #[inline(always)]
     pub(crate) fn is_of(&self, store: &'static StatStore) -> bool {
         self.store.is(store)
