@@ -276,10 +276,10 @@ impl Node {
         self.kept.store(Some(parts), Ordering::Release);
     }
 
-    /// Withdraws the parts that go with the node. The caller must hold the tree lock, and the
-    /// place must be free.
+    /// Withdraws the parts that go with the node; `None` if it has none, or its memory was given
+    /// back. The caller must hold the tree lock, and the place must be free.
     pub(crate) fn withdraw_parts(&self) -> Option<Withdrawn<NodeParts>> {
-        self.rare().parts.withdraw()
+        self.rare.get()?.parts.withdraw()
     }
 
     /// Returns the group above, even if charges don't climb to it.
