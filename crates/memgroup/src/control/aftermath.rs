@@ -12,6 +12,7 @@ use crate::control::{held_back, oom, over_limit, waiters};
 use crate::counter::chain::{self, Charged, Climb, Refused, Until};
 use crate::observe::event;
 use crate::reclaim::credit::{self, ReclaimCredit};
+use crate::state::counter::Left;
 use crate::stats::update::count_drain;
 use crate::stock::drain::{self, Drained, Taken};
 use crate::tree::node::Node;
@@ -64,8 +65,8 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     // Without its bytes the group may be released and its node erased, but not while a read section
     // lasts.
     let mut section = Some(grace::enter());
-    chain::uncharge(from, until, bytes, |level| {
-        if lowest.is_none() && has_work(level) {
+    chain::uncharge(from, until, bytes, |level, left| {
+        if lowest.is_none() && has_work(level, left) {
             if mutation::active(Mutation::AftermathPinsTooLate) {
                 section = None;
             }
@@ -82,11 +83,10 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64) {
     }
 }
 
-/// Returns whether there is more to do at a level that was uncharged. The caller is in the section
-/// that keeps the node, and none of the levels above was uncharged yet.
-fn has_work(level: &'static Node) -> bool {
-    let seen = level.counter.read();
-    seen.offline || level.marks.is_watched() || over_limit::has_work(level)
+/// Returns whether there is more to do at a level that was uncharged, and had this `left` then. The
+/// caller is in the section that keeps the node, and none of the levels above was uncharged yet.
+fn has_work(level: &'static Node, left: Left) -> bool {
+    left.is_done() || level.marks.is_watched() || left.is_over() && over_limit::has_work(level)
 }
 
 /// Acts on the levels from `lowest` up, when all of them have been uncharged, and lets go of

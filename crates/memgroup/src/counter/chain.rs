@@ -19,7 +19,7 @@ use memgroup_sync::interleave;
 use crate::base::mutation::{self, Mutation};
 use crate::counter::events::{self, Event};
 use crate::counter::{protect, share};
-use crate::state::counter::{Purpose, Reading};
+use crate::state::counter::{Left, Purpose, Reading};
 use crate::tree::node::Node;
 
 /// The level that refused, and its counter as the charge saw it.
@@ -324,7 +324,12 @@ pub(crate) fn charge_forced(
 /// The next level is read before the bytes of one go, because they keep that level, and then the
 /// one above, from being released.
 #[inline(always)]
-pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64, mut marked: impl FnMut(&'static Node)) {
+pub(crate) fn uncharge(
+    from: &'static Node,
+    until: Until,
+    bytes: u64,
+    mut marked: impl FnMut(&'static Node, Left),
+) {
     let mut next = Some(from);
     while let Some(node) = next {
         let is_late = mutation::active(Mutation::LevelAboveIsReadLate);
@@ -343,7 +348,7 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64, mut marked
             protect::usage_fell(node);
         }
         if left.is_over() || left.is_done() || has_marks && node.marks.is_watched() {
-            marked(node);
+            marked(node, left);
         }
     }
 }
@@ -352,7 +357,7 @@ pub(crate) fn uncharge(from: &'static Node, until: Until, bytes: u64, mut marked
 /// here. The thread that removes the group checks it after them.
 pub(crate) fn uncharge_held(from: &'static Node, bytes: u64) {
     if bytes > 0 {
-        uncharge(from, Until::Top, bytes, |_| ());
+        uncharge(from, Until::Top, bytes, |_, _| ());
     }
 }
 
