@@ -13,8 +13,8 @@
 //! ```
 //!
 //! - I1. A number is tried in both forms: refused once, and from then on.
-//! - I2. With `all`, a form ends with the first run that has fewer charges than its number, so that
-//!   it also finds the end of a scenario whose number of charges varies.
+//! - I2. With `all`, a form ends with the first run that has fewer charges than its number, so
+//!   that it also finds the end of a scenario whose number of charges varies.
 //! - I3. The name of a sweep's test has the word `sweep` in it, so that one command finds all of
 //!   them.
 
@@ -109,7 +109,8 @@ pub fn sweep(name: &str, mut scenario: impl FnMut(Run) -> u64) {
 }
 
 /// Runs `scenario` as [`sweep`] does, with each refusal in a process of its own. This is for
-/// scenarios in which a crash, an abort or a state of the whole process would hide what went wrong.
+/// scenarios in which a crash, an abort or a state of the whole process would hide what went
+/// wrong.
 ///
 /// `test` is the full name of the calling test, such as `sweep::queries`, because the process runs
 /// its own program again with only that test.

@@ -76,13 +76,14 @@ pub fn checkpoint() -> Result<(), OverLimit> {
     checkpoint_by(None::<Deadline>)
 }
 
-/// Checks as [`checkpoint`] does, and waits until `deadline` for the group to be within its limits.
+/// Checks as [`checkpoint`] does, and waits until `deadline` for the group to be within its
+/// limits.
 ///
 /// The thread parks, and keeps its memory. It continues when other threads of its group or of
 /// neighbouring groups free enough, or when a limit is raised. The wait is a stall in the group's
 /// [pressure](memgroup::Group::pressure). Use it on blocking threads only: a thread of an
-/// asynchronous executor would delay the other tasks that it runs. If the waiting thread itself has
-/// all of the group's memory, the wait cannot succeed.
+/// asynchronous executor would delay the other tasks that it runs. If the waiting thread itself
+/// has all of the group's memory, the wait cannot succeed.
 ///
 /// # Errors
 /// The group or one above it is above its limit at the deadline.
@@ -131,8 +132,8 @@ fn check(deadline: Option<Deadline>) -> Result<(), OverLimit> {
 /// A reader, a writer or an iterator with a [`checkpoint`] before each call. With the feature
 /// `serde` also a deserializer.
 ///
-/// A reader or a writer fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So a
-/// parser that reads from it, or a serializer that writes to it, ends with its own error. An
+/// A reader or a writer fails with [`io::ErrorKind::OutOfMemory`] and an [`OverLimit`] within. So
+/// a parser that reads from it, or a serializer that writes to it, ends with its own error. An
 /// iterator gives the error as its last item.
 ///
 /// ```

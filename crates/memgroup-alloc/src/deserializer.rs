@@ -36,9 +36,9 @@ macro_rules! check_and_forward {
 /// thread's next checkpoint.
 ///
 /// There is no checkpoint within one string, nor within one step of a growing collection. serde
-/// buffers the content of untagged and internally tagged enums and of flattened fields: filling the
-/// buffer has checkpoints, and building the value from it has none. A format that parses the whole
-/// text before the first value, as `toml` does, parses without checkpoints.
+/// buffers the content of untagged and internally tagged enums and of flattened fields: filling
+/// the buffer has checkpoints, and building the value from it has none. A format that parses the
+/// whole text before the first value, as `toml` does, parses without checkpoints.
 ///
 /// An extractor of axum that answers 413 if a value takes more memory than the request's group may
 /// use:

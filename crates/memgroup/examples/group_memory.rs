@@ -1,10 +1,11 @@
-//! Memory of many groups: while they live, after their removal, after a maintenance pass, and after their hierarchy.
+//! Memory of many groups: while they live, after their removal, after a maintenance pass, and
+//! after their hierarchy.
 //!
 //! `cargo run --release -p memgroup --example group_memory [GROUPS]`
 //!
-//! Each group has a name of 15 bytes. It was charged on two slots, added to a statistic on both, and was uncharged. The figures
-//! are resident bytes of the process, and the bytes that the heap's users have. Freed memory that the
-//! system's allocator keeps is resident, and no user has it.
+//! Each group has a name of 15 bytes. It was charged on two slots, added to a statistic on both,
+//! and was uncharged. The figures are resident bytes of the process, and the bytes that the heap's
+//! users have. Freed memory that the system's allocator keeps is resident, and no user has it.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -4,7 +4,8 @@
 //! cargo run -p memgroup --example picture
 //! ```
 //!
-//! Writes the picture for README and the guide, and `src/guide/picture.md`, which hands it to rustdoc as a link.
+//! Writes the picture for README and the guide, and `src/guide/picture.md`, which hands it to
+//! rustdoc as a link.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -4,7 +4,8 @@
 //! cargo run --release -p memgroup --example pressure_cost
 //! ```
 //!
-//! Each figure is the median of rounds in which all are measured one after the other. Compare a figure only with its control of the same run.
+//! Each figure is the median of rounds in which all are measured one after the other. Compare a
+//! figure only with its control of the same run.
 #![cfg(not(memgroup_loom))]
 
 use std::hint::black_box;

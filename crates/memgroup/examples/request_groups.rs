@@ -1,6 +1,7 @@
 //! Cost of a group for a request: its creation, and its removal by the drop of its owner.
 //!
-//! `cargo run --release -p memgroup --example request_groups` prints both for 100,000 groups of each kind.
+//! `cargo run --release -p memgroup --example request_groups` prints both for 100,000 groups of
+//! each kind.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! The time of a snapshot: `cargo run --release -p memgroup --example snapshot -- 10000`.
 //!
-//! It makes a tree of as many groups as are asked for. All of them are charged and counted for since the last snapshot; then the same with nothing changed.
+//! It makes a tree of as many groups as are asked for. All of them are charged and counted for
+//! since the last snapshot; then the same with nothing changed.
 
 use std::time::Duration;
 

@@ -31,8 +31,8 @@ fn a_text_of_a_file_is_in_force_or_changes_nothing() {
             Ok(()) => {
                 assert!(changed.iter().all(|(before, _)| before.0 == name), "{name} changed {changed:?}");
                 if let Some((_, text)) = after.iter().find(|(known, _)| known == name) {
-                    // The text that is read from a setting is that setting. No text turns subsystems on that
-                    // is read so.
+                    // The text that is read from a setting is that setting. No text turns
+                    // subsystems on that is read so.
                     let again = twin.write_file(name, text);
                     assert!(again.is_ok() || name.starts_with("cgroup."), "{again:?}");
                     assert_eq!(twin.read_file(name).as_ref(), Some(text));

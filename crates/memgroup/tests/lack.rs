@@ -186,8 +186,8 @@ fn a_process_that_loses_membarrier_goes_on_and_says_so() {
     in_its_own_process("a_process_that_loses_membarrier_goes_on_and_says_so", || {
         let hierarchy = hierarchy();
         lives(&hierarchy, "/before");
-        // Threads that were in sections before, and work now and then. One that never enters a section
-        // again holds grace periods up.
+        // Threads that were in sections before, and work now and then. One that never enters a
+        // section again holds grace periods up.
         let is_over = Arc::new(AtomicBool::new(false));
         let others: Vec<_> = (0..2)
             .map(|number| {

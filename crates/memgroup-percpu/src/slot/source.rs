@@ -13,8 +13,8 @@
 
 use core::fmt;
 use core::num::NonZeroI32;
-// A plain atomic in both builds: it is written before other threads get to its cell, so a model has
-// nothing to explore in it.
+// A plain atomic in both builds: it is written before other threads get to its cell, so a model
+// has nothing to explore in it.
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use memgroup_sync::Erasable;

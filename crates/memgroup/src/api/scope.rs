@@ -76,7 +76,8 @@ impl Current {
 
 std::thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(Current::NONE) };
-    // Since when the group is current, where this stretch of time is measured. Apart from the other, because a charge reads that alone.
+    // Since when the group is current, where this stretch of time is measured. Apart from the
+    // other, because a charge reads that alone.
     static SINCE: Cell<Option<Moment>> = const { Cell::new(None) };
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
@@ -87,8 +88,8 @@ fn draw(of: u32) -> bool {
     if of == 1 {
         return true;
     }
-    // A sequence of period 2^64 (Knuth, MMIX). Its upper bits are good enough, and never fall in step
-    // with the polls of a task.
+    // A sequence of period 2^64 (Knuth, MMIX). Its upper bits are good enough, and never fall in
+    // step with the polls of a task.
     let next = RANDOM.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     RANDOM.set(next);
     ((next >> 32) * u64::from(of)) >> 32 == 0
@@ -169,8 +170,8 @@ pub struct Scope<'g> {
     before: Current,
     /// Whether the change back is more than a store.
     is_observed: bool,
-    // The borrow keeps the group's handle, hence its node, while the thread points to it; the pointer makes
-    // the guard !Send.
+    // The borrow keeps the group's handle, hence its node, while the thread points to it; the
+    // pointer makes the guard !Send.
     group: PhantomData<(&'g Group, *const ())>,
 }
 

@@ -18,8 +18,8 @@ use crate::tree::node::Node;
 /// is charged often soon asks again, and by then other stocks are idle.
 const EVICTED: u32 = 64;
 
-/// How many of them do after the group found no room in the budget, or a level that lets no stock be
-/// opened. There each attempt would be undone, and each uncharge into the stock withdrawn.
+/// How many of them do after the group found no room in the budget, or a level that lets no stock
+/// be opened. There each attempt would be undone, and each uncharge into the stock withdrawn.
 pub(crate) const REFUSED: u32 = 8;
 
 /// How many stocks one miss visits. More would take the hand around many busy groups within one

@@ -487,8 +487,8 @@ impl Attempt {
         if self.last.seen.offline {
             return Waited::Over;
         }
-        // Also at levels that have not refused it yet: in the queue of another level it would only be
-        // in the way.
+        // Also at levels that have not refused it yet: in the queue of another level it would only
+        // be in the way.
         if let Some(never) = never_fits(self.node, self.ask.bytes) {
             self.last = never;
             return Waited::Over;

@@ -246,8 +246,8 @@ impl FreezeGuard {
             return Err(Refused { node, seen });
         }
         over_limit::change(at, |at| {
-            // ORDERING: Relaxed; changed under the lock of the level, and published by the mark (see
-            // `is_held`).
+            // ORDERING: Relaxed; changed under the lock of the level, and published by the mark
+            // (see `is_held`).
             at.waiting.held.fetch_add(1, Ordering::Relaxed)
         });
         Ok(FreezeGuard { at })

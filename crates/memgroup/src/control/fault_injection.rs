@@ -3,8 +3,8 @@
 //! A test that has the first charge refused, then the second and so on runs every error path of a
 //! scenario, also those that no limit would ever cause.
 //!
-//! While an injection exists, all charges in the hierarchy bypass their stocks, so each of them draws
-//! on the slow path. A charge that its stock serves never checks for injections.
+//! While an injection exists, all charges in the hierarchy bypass their stocks, so each of them
+//! draws on the slow path. A charge that its stock serves never checks for injections.
 //!
 //! A charge draws once, when it begins: a charge that waits doesn't draw again when it is retried,
 //! neither on a thread nor as a future. A move draws for the group that it moves to. These don't

@@ -41,7 +41,8 @@ pub(crate) fn change<T>(node: &'static Node, change: impl FnOnce(&'static Node) 
     if node.waiting.is_held() {
         held_back::close(node);
     }
-    // Also after the mark is gone: a forced charge that found it has left the marking to this thread.
+    // Also after the mark is gone: a forced charge that found it has left the marking to this
+    // thread.
     if is_over(node) && !node.counter.read().over {
         mark_if(lock, node, is_over);
     }

@@ -71,8 +71,8 @@ enum Tried {
 /// waits.
 fn try_charge(waiter: &Entry, seen: &mut Reading) -> Tried {
     let &Entry { at, node, bytes, want, .. } = waiter;
-    // A dry run takes the tree lock. So a waiting thread passes its limit itself, and a reclaimer does
-    // so for a task.
+    // A dry run takes the tree lock. So a waiting thread passes its limit itself, and a reclaimer
+    // does so for a task.
     if tries_itself(waiter, *seen) {
         return Tried::Again(at);
     }
@@ -176,14 +176,15 @@ impl ChargeQueue {
                 break;
             }
             let Some((first_key, first, asks)) = self.next(at, None) else { break };
-            // One that makes room itself, which may take as long as a shrinker's call, is passed by the
-            // others.
+            // One that makes room itself, which may take as long as a shrinker's call, is passed by
+            // the others.
             let Entry { passed, state, .. } = *self.entry(first);
             let is_behind_first = asks > room || after >= Some(first_key);
             if is_behind_first && passed >= PASSES_MOST && state == State::Waiting {
                 break;
             }
-            // Those before `after` did not fit. If room has come since, its thread serves them (E1).
+            // Those before `after` did not fit. If room has come since, its thread serves them
+            // (E1).
             let Some((key, number)) = self.next_fit(at, after, room) else { break };
             after = Some(key);
             match try_charge(self.entry(number), &mut seen) {

@@ -266,7 +266,8 @@ impl Steps {
         if self.gives_up && pace.goes_on() {
             self.give_up(shared, &pace, done);
         }
-        // Steps that are late begin a period too, once they have given up as much as may wait for one.
+        // Steps that are late begin a period too, once they have given up as much as may wait for
+        // one.
         let limbo = limbo_bytes(shared);
         if !pace.goes_on() && limbo < LIMBO_MOST {
             return true;

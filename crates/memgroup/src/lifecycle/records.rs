@@ -188,8 +188,8 @@ pub(crate) fn demote_idle(shared: &'static Shared, now: Instant, done: &mut Main
             let place = (at < end).then_some(at)?;
             at += 1;
             let Some(node) = shared.node(NodeId(place)) else { return Some(0) };
-            // Only a look at all words of a group tells whether it is idle, so the look is work on its
-            // records too.
+            // Only a look at all words of a group tells whether it is idle, so the look is work on
+            // its records too.
             let has_memory = has_record(node) || drain::has_open(node);
             let has_work = has_memory && tree.state(node.id()) != State::Free;
             if has_work && is_idle(&mut tree, node, now, after) {

@@ -78,9 +78,9 @@ impl Shared {
     #[cold]
     fn retire(&'static self) -> Option<Vec<Farewell>> {
         let mut tree = self.tree.lock();
-        // A charge with bytes may have given out a new handle meanwhile: the end of that handle comes here
-        // again. Or another retirement was faster: the hierarchy waits in the pool, or has a new
-        // user.
+        // A charge with bytes may have given out a new handle meanwhile: the end of that handle
+        // comes here again. Or another retirement was faster: the hierarchy waits in the pool, or
+        // has a new user.
         if !self.is_without_handles() || tree.retired || tree.in_use() == 0 {
             return None;
         }
@@ -118,9 +118,9 @@ fn take_offline(tree: &mut Tree, node: &'static Node) -> Option<Farewell> {
 impl Drop for Group {
     fn drop(&mut self) {
         let (node, id, shared) = (self.node(), self.node().id(), self.node().shared());
-        // With the handle gone the node may be another group's already; `release_if_done` decides under
-        // the tree lock. The remover of this group held a handle too, so its offline mark precedes
-        // the last of these decrements.
+        // With the handle gone the node may be another group's already; `release_if_done` decides
+        // under the tree lock. The remover of this group held a handle too, so its offline mark
+        // precedes the last of these decrements.
         if node.unpin_inner() && node.counter.is_offline_now() {
             shared.release_if_done(id);
         }

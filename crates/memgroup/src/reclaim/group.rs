@@ -92,9 +92,9 @@ impl GroupShrinkers {
         Rotation(self.rounds.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the number of the child with which a round begins, `levels` below its top. Each level
-    /// uses other bits. With the same bits only the first child of the first one, the second of
-    /// the second and so on would ever be the beginning.
+    /// Returns the number of the child with which a round begins, `levels` below its top. Each
+    /// level uses other bits. With the same bits only the first child of the first one, the
+    /// second of the second and so on would ever be the beginning.
     #[inline]
     pub(crate) fn first_child(&self, rotation: Rotation, levels: u32) -> u32 {
         let fraction = rotation.0.wrapping_mul(GOLDEN).rotate_left(13 * levels);

@@ -241,7 +241,8 @@ impl FlushPiece<'_> {
         let (parent, section) = (node.parent(), grace::enter());
         let mut changed = false;
         for entry in entries(node, self.members) {
-            // A scope with a forgotten guard may have marked the place while its group was released (I2).
+            // A scope with a forgotten guard may have marked the place while its group was released
+            // (I2).
             let Some(flushed) = entry.find_flushed() else { continue };
             let deltas = &mut self.deltas[..entry.store().words()];
             take_rows(entry, &flushed, node, self.rows, deltas, &section, &mut self.lookup);
@@ -338,8 +339,8 @@ fn take_rows(
         if let Some(words) = lookup.find(node, || entry.record.words(section, row)) {
             take_words(words, deltas);
         }
-        // After the misses, as the charges are counted. So a thread that stays on its slot shows no miss
-        // before its charge.
+        // After the misses, as the charges are counted. So a thread that stays on its slot shows no
+        // miss before its charge.
         if has_charges {
             deltas[memory::CHARGES.index()] += listed::harvest(node, row).unwrap_or(0) as i64;
         }

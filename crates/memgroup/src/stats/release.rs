@@ -72,7 +72,8 @@ impl Drop for DeferredReleases {
         if mutation::active(Mutation::FlushLeavesReleases) {
             return;
         }
-        // ORDERING: AcqRel; the other side of `leave_unsettled` (E1). An RMW also where there is none.
+        // ORDERING: AcqRel; the other side of `leave_unsettled` (E1). An RMW also where there is
+        // none.
         if self.updates.unsettled.fetch_or(0, Ordering::AcqRel) != TOP.0 {
             while self.finish_some() {}
         }

@@ -45,8 +45,8 @@ impl StockStats {
     pub(crate) fn of(values: &[i64], prepaid_bytes: u64) -> StockStats {
         let value = |key: StatKey| values[key.index()] as u64;
         StockStats {
-            // Misses may exceed charges for a moment where a thread changed its slot between the two
-            // additions.
+            // Misses may exceed charges for a moment where a thread changed its slot between the
+            // two additions.
             hits: value(memory::CHARGES).saturating_sub(value(memory::STOCK_MISSES)),
             misses: value(memory::STOCK_MISSES),
             refills: value(memory::STOCK_REFILLS),

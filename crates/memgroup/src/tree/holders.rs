@@ -135,8 +135,8 @@ impl Node {
     /// The next child that may hold prepaid bytes, pinned. `None` if `walk` has had the first one:
     /// then it has had all, unless another walk moved some to the end meanwhile.
     pub(crate) fn next_holder(&'static self, walk: u32) -> Option<&'static Node> {
-        // ORDERING: Relaxed; a look without the lock. A walk for a refusal repeats it until no grant is
-        // left.
+        // ORDERING: Relaxed; a look without the lock. A walk for a refusal repeats it until no
+        // grant is left.
         if NodeId(self.holders.first.load(Ordering::Relaxed)) == TOP {
             return None;
         }

@@ -229,8 +229,8 @@ impl Listing {
                 stack.push((next, parent));
             }
             let Some(group) = listed[at].take() else { continue };
-            // A parent is removed after its children: one that looked online was removed after its place was
-            // visited.
+            // A parent is removed after its children: one that looked online was removed after its
+            // place was visited.
             let removed = group.removed.or(parent.and_then(|parent: usize| ordered[parent].removed));
             ordered.push(Listed { parent, removed, ..group });
             if let Some(child) = first_child[at] {

@@ -255,8 +255,9 @@ fn the_root_can_be_left_unaccounted() {
 fn a_hierarchy_that_is_used_again_has_one_user() {
     use std::sync::Barrier;
 
-    // Two threads drop the last handle and the last charge of a hierarchy at the same time. Both may
-    // retire it. The second one must not touch the hierarchy that has been made of it meanwhile.
+    // Two threads drop the last handle and the last charge of a hierarchy at the same time. Both
+    // may retire it. The second one must not touch the hierarchy that has been made of it
+    // meanwhile.
     const ROUNDS: usize = if cfg!(debug_assertions) { 1000 } else { 5000 };
     let config = Config::with_slots(SlotSource::virtual_slots(2).unwrap()).groups_max(77);
     let (barrier, given) = (Barrier::new(2), std::sync::Mutex::new(None));

@@ -211,7 +211,8 @@ impl Both {
     fn agree(&self) {
         for (number, group) in self.groups.iter().enumerate() {
             let usage = self.ledger.usage(number);
-            // A removed group keeps no stock, but its ancestors count the stocks of their other children.
+            // A removed group keeps no stock, but its ancestors count the stocks of their other
+            // children.
             assert_eq!(group.usage_exact(), usage, "group {number}: {group:?}");
             assert!(group.usage() >= usage && group.peak() >= usage);
             assert_eq!(group.max(), self.ledger.groups[&number].1);

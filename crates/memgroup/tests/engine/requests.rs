@@ -232,8 +232,8 @@ fn an_owner_dropped_by_a_panic_removes_its_group() {
     }));
     assert_eq!(*outcome.unwrap_err().downcast::<&str>().unwrap(), "the request fails");
     assert_eq!(heard.recv().unwrap().path, "/request");
-    // The text of the panic was allocated in the group, which a charging allocator keeps until that is
-    // freed.
+    // The text of the panic was allocated in the group, which a charging allocator keeps until that
+    // is freed.
     assert_eq!((h.snapshot().groups.len() - h.dying().len(), scope::current()), (1, before));
 }
 
@@ -255,8 +255,8 @@ fn a_new_owner_gets_a_living_group_beside_last_drops() {
                     assert!(owner.is_online());
                     assert_eq!(h.lookup(&path).unwrap(), *owner, "the path leads to another group");
                     if owner.set_max(1 << 40).is_ok() && owner.oom_score() == 0 {
-                        // The first owner of each group: a second one finds the score, or adds a callback
-                        // too.
+                        // The first owner of each group: a second one finds the score, or adds a
+                        // callback too.
                         owner.set_oom_score(1).unwrap();
                         began.fetch_add(1, Ordering::Relaxed);
                         let ended = Arc::clone(ended);

@@ -167,8 +167,8 @@ fn returns_memory_when_a_charge_outlives_its_hierarchy() {
     let last = tenants[7].charges.pop().unwrap();
     drop(tenants);
     drop(hierarchy);
-    // The last byte may come back inside an allocator, where no thread may wait; the next hierarchy of
-    // the kind does.
+    // The last byte may come back inside an allocator, where no thread may wait; the next hierarchy
+    // of the kind does.
     drop(last);
     let next = Hierarchy::new(kind).unwrap();
     let left = maintain(&next);

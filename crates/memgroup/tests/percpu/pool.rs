@@ -79,8 +79,8 @@ fn used(number: u32) -> Hierarchy {
 #[ignore = "takes seconds; .ci/run runs it"]
 fn hierarchies_of_300_different_settings_use_the_same_memory() {
     in_its_own_process("pool::hierarchies_of_300_different_settings_use_the_same_memory", || {
-        // A hierarchy keeps some of the memory of the largest that it was. The pool has only the last
-        // few of these.
+        // A hierarchy keeps some of the memory of the largest that it was. The pool has only the
+        // last few of these.
         (30..330).for_each(|number| drop(used(number)));
         let before = resident_bytes();
         (30..330).for_each(|number| drop(used(number)));

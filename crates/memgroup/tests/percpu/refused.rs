@@ -61,8 +61,8 @@ fn groups_that_are_refused_leave_nothing() {
         let groups: Vec<_> = (1..64).map(|name| hierarchy.create(&format!("/{name}")).unwrap()).collect();
         let mut refused = 0;
         check_flat(|_| {
-            // It takes flushed values of three subsystems, nodes, rare words and entries. Each try gets one
-            // of these.
+            // It takes flushed values of three subsystems, nodes, rare words and entries. Each try
+            // gets one of these.
             let guard = refuse_chunks_at(2..=u64::MAX);
             match hierarchy.create("/more") {
                 Ok(group) => {

@@ -108,7 +108,8 @@ fn keeps_pinned_pages_without_relocation() {
             script.check_truth();
             assert_eq!((done.moved_records, done.demoted_groups), (0, 0));
             assert_eq!(after.live_bytes, live_bytes(STAYING));
-            // Each of the hundred lies within a page of another: this is the seed's case of large pages.
+            // Each of the hundred lies within a page of another: this is the seed's case of large
+            // pages.
             assert!(after.populated_bytes > script.peak.populated_bytes / 2, "{page:?} {after:?}");
             script.go_on();
         }

@@ -131,7 +131,8 @@ impl Cache {
             lock(&self.pages).push(Held::plain(&self.member, charge));
         }
         if let Some(own) = &*lock(&self.own) {
-            // Under the lock of the pages: a count that found none has said so before, or finds these.
+            // Under the lock of the pages: a count that found none has said so before, or finds
+            // these.
             let pages = lock(&self.pages);
             self.is_marked.store(!pages.is_empty(), Ordering::SeqCst);
             drop(pages);

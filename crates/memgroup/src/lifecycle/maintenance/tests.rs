@@ -132,7 +132,8 @@ fn adds_up_all_passes_of_one_hierarchy() {
             .collect();
         let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(groups).partition(|(number, _)| number % 10 == 0);
         go.into_iter().for_each(|(_, group)| group.remove().unwrap());
-        // Removals leave work to later calls, of which a further removal may do as little as it leaves.
+        // Removals leave work to later calls, of which a further removal may do as little as it
+        // leaves.
         while is_under_way(hierarchy.shared()) {
             step(hierarchy.shared());
         }

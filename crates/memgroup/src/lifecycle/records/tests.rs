@@ -249,8 +249,8 @@ fn charges_last_while_nodes_come_and_go() {
             .collect();
         drop(send);
         let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        // ORDERING: Relaxed; as above. Before a worker's panic goes on, which would else wait for the
-        // passes without end.
+        // ORDERING: Relaxed; as above. Before a worker's panic goes on, which would else wait for
+        // the passes without end.
         is_over.store(true, Ordering::Relaxed);
         ends.into_iter().for_each(Result::unwrap);
     });
@@ -347,8 +347,8 @@ fn nothing_of_a_group_finds_another_when_half_of_the_generation_came_round() {
     assert_eq!((scope::current_id(), refused.path().as_deref()), (Some(id), Some("/first")));
     first.remove().unwrap();
     drop(first);
-    // The lives after which a generation of 32 bits is the same again, with and without the bit for a
-    // free node.
+    // The lives after which a generation of 32 bits is the same again, with and without the bit for
+    // a free node.
     for lives in [1_u64 << 31, 1 << 32, 1 << 33, 1 << 40] {
         node::set_generations(id.generation() + 2 * lives);
         let next = hierarchy.create("/next").unwrap();

@@ -51,8 +51,8 @@ pub(crate) fn after_charge(node: &'static Node, charged: Charged) {
 
 #[cold]
 fn wake_watchers(node: &'static Node) {
-    // ORDERING: Relaxed; written before the fence of the wait that was seen armed, or its waiter sees
-    // the counts (E1).
+    // ORDERING: Relaxed; written before the fence of the wait that was seen armed, or its waiter
+    // sees the counts (E1).
     let is_watched = |level: &Node| level.events().watched.load(Ordering::Relaxed) > 0;
     if events::levels(node).any(is_watched) {
         node.shared().waits().wake_armed(|group, target| match target {

@@ -74,14 +74,14 @@ impl Meter {
 
     /// Returns whether a stall is on. It takes no lock.
     pub(crate) fn is_stalled(&self) -> bool {
-        // ORDERING: Relaxed; a change of scope fences before it (E1). A release follows the ends of all
-        // other guards.
+        // ORDERING: Relaxed; a change of scope fences before it (E1). A release follows the ends of
+        // all other guards.
         self.stalls.stalled.load(Ordering::Relaxed) != 0
     }
 
     fn witness(&self) -> Option<&'static Record> {
-        // ORDERING: Relaxed; a record is valid whichever thread has it, and its words are read with orders
-        // of their own. E1 has the fences.
+        // ORDERING: Relaxed; a record is valid whichever thread has it, and its words are read with
+        // orders of their own. E1 has the fences.
         record::numbered(self.stalls.witness.load(Ordering::Relaxed))
     }
 
@@ -100,8 +100,8 @@ impl Meter {
         state.tally.change(now, is_some, is_some && self.witness().is_none());
         self.stalls.set_tally(state.tally.words());
         drop(state);
-        // ORDERING: Relaxed; a thread that adds a trigger looks at the lines afterwards, under the lock
-        // that this thread has released.
+        // ORDERING: Relaxed; a thread that adds a trigger looks at the lines afterwards, under the
+        // lock that this thread has released.
         if self.stalls.watches.load(Ordering::Relaxed) != 0 {
             self.tell_triggers(now);
         }
@@ -139,8 +139,8 @@ impl Meter {
         let mut state = self.lock();
         state.stalled += 1;
         state.own += u32::from(is_own);
-        // ORDERING: Relaxed; before the fence in `find_witness`, for a thread that enters a scope then
-        // (E1).
+        // ORDERING: Relaxed; before the fence in `find_witness`, for a thread that enters a scope
+        // then (E1).
         self.stalls.stalled.store(state.stalled, Ordering::Relaxed);
         let found = self.find_witness(found.or(self.witness()));
         self.apply(state, now);

@@ -46,9 +46,9 @@ impl Group {
     /// guards it has, in the group of the first.
     ///
     /// It takes a short lock at each level, at its beginning and its end. Meanwhile changes of
-    /// [`scope`](crate::scope) in this hierarchy are checked, which makes them slower. A guard that is forgotten
-    /// (`mem::forget`) leaves the thread stalled until the group is released. If the thread was
-    /// ever in a scope, its end ends the stall too.
+    /// [`scope`](crate::scope) in this hierarchy are checked, which makes them slower. A guard
+    /// that is forgotten (`mem::forget`) leaves the thread stalled until the group is
+    /// released. If the thread was ever in a scope, its end ends the stall too.
     pub fn stall(&self) -> StallGuard<'_> {
         stall(self.node())
     }

@@ -118,8 +118,8 @@ impl Record {
     pub(crate) fn put(&self, node: Option<&'static Node>, generation: u64) {
         // ORDERING: Relaxed; published by the store below.
         self.generation.store(generation, Ordering::Relaxed);
-        // ORDERING: Release; pairs with the Acquire in `scope`: a thread that reads the node reads this
-        // generation, or a later one.
+        // ORDERING: Release; pairs with the Acquire in `scope`: a thread that reads the node reads
+        // this generation, or a later one.
         self.node.store(node, Ordering::Release);
     }
 
@@ -140,8 +140,8 @@ impl Record {
         for _ in 0..3 {
             // ORDERING: Acquire; pairs with `put`.
             let node = self.node.load(Ordering::Acquire)?;
-            // ORDERING: Acquire; the node's generation is read after it, and a second look comes after this
-            // one.
+            // ORDERING: Acquire; the node's generation is read after it, and a second look comes
+            // after this one.
             if node.generation() == self.generation.load(Ordering::Acquire) {
                 return Some(node);
             }
@@ -151,8 +151,8 @@ impl Record {
 
     /// The group in which the thread is at work.
     pub(crate) fn at_work(&self) -> Option<&'static Node> {
-        // ORDERING: Acquire; pairs with the Release in `give_back`, and hides the record that no thread
-        // reads.
+        // ORDERING: Acquire; pairs with the Release in `give_back`, and hides the record that no
+        // thread reads.
         if self.is_stalled() || !self.taken.load(Ordering::Acquire) { None } else { self.scope() }
     }
 
@@ -163,8 +163,8 @@ impl Record {
 
     /// Takes the record, if no thread has it.
     fn claim(&self) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `give_back`: the words are empty (I1). Relaxed when
-        // it is taken: nothing follows.
+        // ORDERING: Acquire; pairs with the Release in `give_back`: the words are empty (I1).
+        // Relaxed when it is taken: nothing follows.
         self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 

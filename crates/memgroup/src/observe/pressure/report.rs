@@ -46,8 +46,8 @@ struct Percent(f64);
 
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // An average that has been 100 for long is 99.99..9. So a number within a millionth of the next
-        // digit counts as that.
+        // An average that has been 100 for long is 99.99..9. So a number within a millionth of the
+        // next digit counts as that.
         let hundredths = (self.0 * 100.0 + 1e-6) as u64;
         write!(f, "{}.{:02}", hundredths / 100, hundredths % 100)
     }

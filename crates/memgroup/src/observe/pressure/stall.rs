@@ -169,7 +169,8 @@ pub(crate) fn begin_at(node: &'static Node, record: Option<&'static Record>) {
     }
     // ORDERING: Relaxed; the fence orders it before the checks of records.
     node.shared().stalls.fetch_add(1, Ordering::Relaxed);
-    // ORDERING: SeqCst; as in `after_scope_change`: a thread that begins a stall is no longer at work.
+    // ORDERING: SeqCst; as in `after_scope_change`: a thread that begins a stall is no longer at
+    // work.
     fence(Ordering::SeqCst);
     let now = node.shared().nanos();
     let mut worker = None;
@@ -215,8 +216,8 @@ pub(crate) fn after_scope_change(
         return;
     }
     if !mutation::active(Mutation::MoveWithoutFence) {
-        // ORDERING: SeqCst; pairs with the fence in `Meter::find_witness` (E1 there). The record's change
-        // is before it, the looks at witnesses after.
+        // ORDERING: SeqCst; pairs with the fence in `Meter::find_witness` (E1 there). The record's
+        // change is before it, the looks at witnesses after.
         fence(Ordering::SeqCst);
     }
     let is_left = |level: &&'static Node| after.is_none_or(|after| !after.is_within(level));

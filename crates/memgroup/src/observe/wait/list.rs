@@ -201,9 +201,9 @@ impl Waits {
     /// caller wrote before.
     pub(crate) fn is_armed(&self) -> bool {
         if !mutation::active(Mutation::EventLooksWithoutFence) {
-            // ORDERING: SeqCst fence; pairs with the one in `Place::arm` (E3). Weaker, this load could
-            // come before the caller's counts can be seen. The waiter would then see no count and the
-            // event no waiter, and the waiter would sleep on.
+            // ORDERING: SeqCst fence; pairs with the one in `Place::arm` (E3). Weaker, this load
+            // could come before the caller's counts can be seen. The waiter would then see no count
+            // and the event no waiter, and the waiter would sleep on.
             fence(Ordering::SeqCst);
         }
         // ORDERING: Relaxed; after the fence.
@@ -223,8 +223,8 @@ impl Waits {
 
     fn disarm(&self, entry: &mut Entry) {
         if std::mem::replace(&mut entry.is_armed, false) {
-            // ORDERING: Relaxed; changed under the lock. An event that does not see it yet takes the
-            // lock in vain.
+            // ORDERING: Relaxed; changed under the lock. An event that does not see it yet takes
+            // the lock in vain.
             self.armed.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -126,8 +126,8 @@ impl Hierarchy {
     /// # assert!(hierarchy.waits().is_empty());
     /// ```
     pub fn waits(&self) -> Vec<WaitReport> {
-        // A wait holds its group, and that the groups above. The handles keep their paths when it has
-        // ended.
+        // A wait holds its group, and that the groups above. The handles keep their paths when it
+        // has ended.
         let held = |wait: Seen| (Group::pinned(wait.node), Group::pinned(wait.at), wait);
         let mut waits = collect(self.shared(), |_| true, held);
         waits.sort_by_key(|(_, _, wait)| wait.since);

@@ -130,7 +130,8 @@ impl TaskWait {
         place.arm();
         let wake = place.renew(waker.clone());
         if wake == Some(Wake::Notified) {
-            // The notice that was taken away just now may have come after the first, and a notice disarms.
+            // The notice that was taken away just now may have come after the first, and a notice
+            // disarms.
             place.arm();
         }
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);

@@ -119,8 +119,8 @@ impl FlushedStats {
         if mutation::active(Mutation::CopyIsNotOfOneMoment) {
             return change();
         }
-        // ORDERING: Relaxed, and the fence: a reader of a value that is stored below sees the odd number
-        // (E1).
+        // ORDERING: Relaxed, and the fence: a reader of a value that is stored below sees the odd
+        // number (E1).
         self.sequence().store(sequence + 1, Ordering::Relaxed);
         // ORDERING: Release; pairs with the Acquire fence in `copy`.
         fence(Ordering::Release);
@@ -258,8 +258,8 @@ impl FlushedStats {
                     // ORDERING: Relaxed; valid only if the sequence number stays the same.
                     *into = value.load(Ordering::Relaxed) as i64;
                 }
-                // ORDERING: Acquire; pairs with the Release fence in `write`: a copy with a value of a write
-                // that began meanwhile sees its odd number.
+                // ORDERING: Acquire; pairs with the Release fence in `write`: a copy with a value
+                // of a write that began meanwhile sees its odd number.
                 fence(Ordering::Acquire);
                 // ORDERING: Relaxed; after the fence.
                 if self.sequence().load(Ordering::Relaxed) == before {
@@ -298,7 +298,8 @@ impl FlushedStats {
     pub(crate) fn note_flush(&self, at: u64) {
         // ORDERING: Relaxed; one thread at a time notes (I1).
         let at = self.words[FLUSHED_AT].load(Ordering::Relaxed).max(at + 1);
-        // ORDERING: Release; pairs with the Acquire in `flushed_at`: a reader of the time sees the values.
+        // ORDERING: Release; pairs with the Acquire in `flushed_at`: a reader of the time sees the
+        // values.
         self.words[FLUSHED_AT].store(at, Ordering::Release);
     }
 

@@ -149,7 +149,8 @@ impl Registry {
             failed.push(store);
             return Err(subsystem.refuse(Reason::OutOfMemory));
         }
-        // Last, so that a flush which finds the store in its tree finds flushed values in every group.
+        // Last, so that a flush which finds the store in its tree finds flushed values in every
+        // group.
         join(store);
         Ok(store)
     }

@@ -124,7 +124,8 @@ impl UpdateTree {
 
     /// Begins a flush and returns its number.
     pub(crate) fn begin(&self) -> u64 {
-        // ORDERING: AcqRel; Acquire: the flush sees the additions of readers that arrived before (E1).
+        // ORDERING: AcqRel; Acquire: the flush sees the additions of readers that arrived before
+        // (E1).
         self.epoch.fetch_add(1, Ordering::AcqRel) + 1
     }
 }

@@ -154,7 +154,8 @@ fn counts_late_when_a_word_looks_unchanged() {
         group.charge_at(0, UNIT).unwrap();
         group.uncharge_at(0, UNIT);
         assert_eq!(charges_counted(group), 2);
-        // One charge has marked, and is about to list its stock, when a flush comes and clears the mark.
+        // One charge has marked, and is about to list its stock, when a flush comes and clears the
+        // mark.
         let one = Stock::of(group, 0).unwrap();
         one.attempt(UNIT);
         let seen = one.look();
@@ -166,7 +167,8 @@ fn counts_late_when_a_word_looks_unchanged() {
         let found = other.attempt(UNIT);
         assert!(one.change(seen, seen.listed()), "it looks the same");
         drop(one);
-        // A charge now finds the stock listed, and is counted late until the other thread continues.
+        // A charge now finds the stock listed, and is counted late until the other thread
+        // continues.
         group.charge_at(0, UNIT / 2).unwrap();
         assert_eq!(charges_counted(group), 3);
         charge_miss(other, UNIT, found, crate::base::effort::Means::PLAIN).unwrap();

@@ -78,7 +78,8 @@ fn leaves_nothing_of_the_stalls_of_a_thread_that_ends() {
     let group = hierarchy.create("/group").unwrap();
     std::thread::scope(|threads| {
         let ends = threads.spawn(|| {
-            // Destructors run in the reverse order of the first use, or in that order: one is on either side.
+            // Destructors run in the reverse order of the first use, or in that order: one is on
+            // either side.
             EARLY.with(|early| early.0.replace(Some(group.clone())));
             drop(scope::enter(&group));
             LATE.with(|late| late.0.replace(Some(group.clone())));

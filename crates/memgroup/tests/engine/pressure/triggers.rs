@@ -87,8 +87,8 @@ fn fires_once_within_a_window_and_keeps_that_for_a_wait() {
     let fired = Instant::now();
     assert!(trigger.wait(Instant::now()), "it has fired when the stall ended, without a wait");
     let stalled = group.stall();
-    // It is stalled still, and the window is not over; unless this thread did not have its processor
-    // for so long.
+    // It is stalled still, and the window is not over; unless this thread did not have its
+    // processor for so long.
     if !trigger.wait(Instant::now() + 20 * MILLI) {
         assert!(trigger.wait(in_a_minute()));
     }

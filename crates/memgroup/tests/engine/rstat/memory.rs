@@ -128,7 +128,8 @@ fn counts_charges_when_drains_and_flushes_take_attempts() {
     let hierarchy = Hierarchy::new(config).unwrap();
     let groups: Vec<_> = (0..5).map(|n| hierarchy.create(&format!("/g{n}")).unwrap()).collect();
     for round in 0..ROUNDS {
-        // More stocks than the budget has room for, of which some were used since the clock came by.
+        // More stocks than the budget has room for, of which some were used since the clock came
+        // by.
         groups.iter().for_each(|group| drop(group.try_charge(100).unwrap()));
         drop(groups[round as usize % 5].try_charge(100).unwrap());
         if round % 50 == 49 {

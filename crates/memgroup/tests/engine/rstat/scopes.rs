@@ -191,7 +191,8 @@ fn skips_marks_of_a_forgotten_scope_in_a_free_place() {
     let (io, other) = (hierarchy.io(), hierarchy.create("/other").unwrap());
     for round in 0..if cfg!(memgroup_yields) { 50 } else { 200 } {
         let group = hierarchy.create("/group").unwrap();
-        // The thread allocates nothing while the group is in force: a charging allocator would keep it.
+        // The thread allocates nothing while the group is in force: a charging allocator would keep
+        // it.
         let begun = Arc::new(Barrier::new(2));
         let adds = std::thread::spawn({
             let (io, group, begun) = (io.clone(), group.clone(), Arc::clone(&begun));

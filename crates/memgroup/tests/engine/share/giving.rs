@@ -52,8 +52,8 @@ fn a_child_above_its_share_is_given_its_own_bytes_only() {
         "{}",
         runaway.usage()
     );
-    // Memory that it cannot give back makes room for itself out of its own cache, and is refused when
-    // that is empty.
+    // Memory that it cannot give back makes room for itself out of its own cache, and is refused
+    // when that is empty.
     let (pinned, refused) = pin(&runaway.group, 64 * MIB);
     let refused = refused.expect("the parent is smaller");
     assert!(refused.is_by_share(), "{refused}");

@@ -58,8 +58,8 @@ fn stops_after_sixteen_rounds_without_progress() {
 fn asks_the_largest_cache_of_a_priority_first() {
     let (_hierarchy, tenants) = parent(2, 700 * 16);
     let order: Arc<Mutex<Vec<&str>>> = Arc::default();
-    // Both come to a batch at priority 5. One has 600 batches, and a sixteenth of a 32nd is asked for.
-    // The other has 64, and half a 32nd is.
+    // Both come to a batch at priority 5. One has 600 batches, and a sixteenth of a 32nd is asked
+    // for. The other has 64, and half a 32nd is.
     let make = |name: &'static str, batches, cost| {
         let group = tenants.create(name).unwrap();
         let pages = Mutex::new(vec![group.try_charge(batches * BATCH).unwrap()]);

@@ -191,8 +191,8 @@ fn a_cache_that_is_not_marked_yet_is_not_seen_and_one_that_is_marked_is() {
     let held = parent.try_charge(10 * PAGE).unwrap();
     assert!(busy.try_charge(PAGE).is_err());
     drop(held);
-    // The thread with the first page is between the insertion and the mark. Others insert more, into a
-    // cache that is not empty.
+    // The thread with the first page is between the insertion and the mark. Others insert more,
+    // into a cache that is not empty.
     (0..10).for_each(|_| cached.cache.push(cached.group.try_charge(PAGE).unwrap()));
     let error = busy.try_charge(PAGE).unwrap_err();
     assert_eq!((error.usage(), cached.cache.len()), (10 * PAGE, 10));

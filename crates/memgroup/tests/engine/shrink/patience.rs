@@ -53,8 +53,8 @@ fn waits_for_a_cache_no_longer_than_the_patience_of_the_charge() {
     let stuck = tenants.add_shrinker(config, super::cache::Made(plenty, scan)).unwrap();
     stuck.mark();
     std::thread::scope(|scope| {
-        // On a busy machine its patience may be over before it comes to the shrinker. Then it charges
-        // again.
+        // On a busy machine its patience may be over before it comes to the shrinker. Then it
+        // charges again.
         let caller = scope.spawn(|| {
             while tenants.try_charge(PAGE).is_err() {
                 if is_in.load(Ordering::SeqCst) {

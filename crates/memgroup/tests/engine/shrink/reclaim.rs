@@ -147,8 +147,8 @@ impl Shrinker for Robbed {
         let keep = pages.len().saturating_sub((ask.bytes() / PAGE) as usize);
         pages.truncate(keep);
         drop(pages);
-        // There is no reserve, and a thread does not wait within a call: this charge takes all bytes that
-        // any thread can have now.
+        // There is no reserve, and a thread does not wait within a call: this charge takes all
+        // bytes that any thread can have now.
         let attempt = self.robber.try_charge(PAGE).map_err(|error| error.kind());
         self.robbed.lock().unwrap().push(attempt);
         Scan::Freed { bytes: ask.bytes() }
@@ -334,8 +334,8 @@ fn tells_a_callback_whether_and_until_when_it_may_wait() {
 
 #[test]
 fn begins_with_another_cache_in_each_round() {
-    // Turns go by number, and in a hierarchy that was another test's there are numbers of groups that
-    // are gone: so one of its own.
+    // Turns go by number, and in a hierarchy that was another test's there are numbers of groups
+    // that are gone: so one of its own.
     let (_hierarchy, tenants) = parent(7, 4000);
     let all: Vec<Tenant> = (0..3).map(|at| Tenant::new(&tenants, &format!("t{at}"))).collect();
     all.iter().for_each(|tenant| tenant.fill(1000));
@@ -351,8 +351,8 @@ fn begins_with_another_cache_in_each_round() {
 #[test]
 fn skips_a_poor_cache_except_at_the_last_priorities() {
     let (hierarchy, tenants) = parent(2, 5000);
-    // 256 batches: something is asked of it from priority 9 on. Then it rests at 8; at 6, 5 and 4; at
-    // 2; and not at the last two.
+    // 256 batches: something is asked of it from priority 9 on. Then it rests at 8; at 6, 5 and 4;
+    // at 2; and not at the last two.
     let _held = tenants.try_charge(256 * BATCH).unwrap();
     let _poor = add(&tenants, "poor", || Count::of(256 * BATCH, 1), |_| Scan::Freed { bytes: 0 });
     tenants.reclaim(PAGE, None);

@@ -35,8 +35,8 @@ fn asks_again_where_a_shrinker_could_not_tell() {
     let (group, busy) = (tenants.create("group").unwrap(), tenants.create("busy").unwrap());
     let pages = Mutex::new(group.try_charge(16 * PAGE).ok());
     let counts = AtomicU64::new(0);
-    // As if another thread had the lock of the cache during the first round, which counts it at each
-    // of 13 priorities.
+    // As if another thread had the lock of the cache during the first round, which counts it at
+    // each of 13 priorities.
     let count = move || {
         let tells = counts.fetch_add(1, Ordering::Relaxed) >= 13;
         if tells { Count::of(16 * PAGE, 1) } else { Count::Unknown }

@@ -123,7 +123,8 @@ fn queues_a_charge_with_a_deadline_behind_waiters() {
         until_in_line(&hierarchy, 1);
         held.shrink(2 * PAGE);
         drop(group.try_charge(PAGE).expect("a charge that does not wait takes free bytes"));
-        // One page each, of two that are free: they pass the big one as often as it is to be passed.
+        // One page each, of two that are free: they pass the big one as often as it is to be
+        // passed.
         for _ in 0..16 {
             drop(group.charge_until(PAGE, far()).unwrap());
         }

@@ -123,8 +123,8 @@ impl Place {
             }
         });
         interleave::point();
-        // ORDERING: SeqCst fence; pairs with the one in `Waits::is_armed` (E3). Weaker, the caller's look
-        // at the counts could come before this wait can be seen.
+        // ORDERING: SeqCst fence; pairs with the one in `Waits::is_armed` (E3). Weaker, the
+        // caller's look at the counts could come before this wait can be seen.
         fence(Ordering::SeqCst);
     }
 

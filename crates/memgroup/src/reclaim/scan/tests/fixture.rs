@@ -50,8 +50,8 @@ impl Fixture {
             counted: Mutex::new(0),
             asked: Mutex::default(),
         });
-        // Tests seize slots at the time 1, which is long ago where the hierarchy comes from the pool: its
-        // clock goes on.
+        // Tests seize slots at the time 1, which is long ago where the hierarchy comes from the
+        // pool: its clock goes on.
         let config = config.patience(Duration::from_secs(3600));
         let registration = hierarchy.add_shrinker(config, Arc::clone(&script)).unwrap();
         let attached = Some(registration.attach(&group, 0).unwrap());
