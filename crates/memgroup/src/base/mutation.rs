@@ -20,6 +20,8 @@ memgroup_sync::mutations! {
     /// Bytes that come back to a level leave the slots open that hold bytes back beside a charge
     /// that waits there.
     FallLeavesSlotsOpen,
+    /// An uncharge finds that no waiting charge fits, although one does.
+    FallFindsNoWaiter,
     /// A slot is opened beside a charge that waits, and its thread reads the counters without a
     /// fence.
     HoldsBesideWithoutFence,

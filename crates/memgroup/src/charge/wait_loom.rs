@@ -122,6 +122,12 @@ fn a_waiter_whose_bytes_are_told_after_its_look_is_caught() {
 }
 
 #[test]
+#[should_panic(expected = "deadlock")]
+fn an_uncharge_that_does_not_see_that_a_waiter_fits_is_caught() {
+    mutation::with(Mutation::FallFindsNoWaiter, || explore(one_waits_and_another_uncharges));
+}
+
+#[test]
 fn a_waiter_for_room_leaves_the_room_to_the_next_waiter() {
     explore_up_to(2, one_waits_for_room);
 }

@@ -78,6 +78,9 @@ pub(crate) fn mark_levels(node: &'static Node) {
 /// lock, so most uncharges beside a charge that waits end here.
 pub(crate) fn has_work(node: &'static Node) -> bool {
     if node.waiting.is_held() {
+        if mutation::active(Mutation::FallFindsNoWaiter) {
+            return false;
+        }
         return waiters::may_fit(node) || held_back::may_help(node);
     }
     let seen = node.counter.read();
