@@ -162,12 +162,10 @@ fn charge_from(from: &'static Node, first: Via, bytes: u64, climb: &Climb) -> Re
         {
             break charge_rest(level, via, bytes, credited, climb);
         }
-        let reserved = share::left_free(level, via, bytes);
-        let usage = match level.counter.try_charge(bytes, reserved, climb.purpose) {
+        let usage = match charge_level(level, via, bytes, climb) {
             Ok(usage) => usage,
-            Err(seen) => break Err(share::refused(level, via, bytes, seen)),
+            Err(refused) => break Err(refused),
         };
-        interleave::point();
         let up = climb.until.next(level);
         if is_to_be_raised(level, usage, bytes) {
             break charge_and_raise(level, via, usage, bytes, climb);
@@ -183,34 +181,65 @@ fn charge_from(from: &'static Node, first: Via, bytes: u64, climb: &Climb) -> Re
     outcome
 }
 
-/// Charges the levels above `level`, which has the bytes already. When they have them, too, it
-/// raises the peak of `level`. A tree has at most 257 levels, so this goes no deeper.
+/// The number of levels whose usage one call remembers. The next call charges the levels above,
+/// so that a deep tree needs little stack.
+const LEVELS: usize = if cfg!(memgroup_loom) { 1 } else { 16 };
+
+/// Charges the levels above `lowest`, which has the bytes already and got this `usage`. When all
+/// levels have them, it raises the peaks from `lowest` on.
 #[inline(never)]
 fn charge_and_raise(
-    level: &'static Node,
-    via: Via,
+    lowest: &'static Node,
+    first: Via,
     usage: u64,
     bytes: u64,
     climb: &Climb,
 ) -> Result<Charged, Refused> {
-    let mut charged = Charged::default();
-    if let Some(up) = climb.until.next(level) {
-        match charge_from(up, Some((level, usage)), bytes, climb) {
-            Ok(above) => charged = above,
-            Err(refused) => {
-                take_back(level, bytes);
-                return Err(refused);
-            }
+    let (mut usages, mut count) = ([0; LEVELS], 1);
+    usages[0] = usage;
+    let (mut via, mut next) = (Some((lowest, usage)), climb.until.next(lowest));
+    let outcome = loop {
+        let Some(level) = next else { break Ok(Charged::default()) };
+        if count == LEVELS || climb.credit.is_some_and(|(at, _)| std::ptr::eq(at, level)) {
+            break charge_from(level, via, bytes, climb);
         }
+        let usage = match charge_level(level, via, bytes, climb) {
+            Ok(usage) => usage,
+            Err(refused) => break Err(refused),
+        };
+        usages[count] = usage;
+        count += 1;
+        (via, next) = (Some((level, usage)), climb.until.next(level));
+    };
+    let charged = levels(lowest).zip(&usages[..count]);
+    let Ok(mut made) = outcome else {
+        charged.for_each(|(level, _)| take_back(level, bytes));
+        return outcome;
+    };
+    let mut below = first;
+    for (level, &usage) in charged {
+        raise(level, usage, bytes);
+        if let Some(max) = level.counter.dry_run()
+            && is_over_dry_run(level, max, below, bytes, usage)
+        {
+            events::count(level, Event::WouldRefuse);
+            made.has_events = true;
+        }
+        below = Some((level, usage));
     }
-    raise(level, usage, bytes);
-    if let Some(max) = level.counter.dry_run()
-        && is_over_dry_run(level, max, via, bytes, usage)
-    {
-        events::count(level, Event::WouldRefuse);
-        charged.has_events = true;
-    }
-    Ok(charged)
+    Ok(made)
+}
+
+/// Charges one level, which the charge reached `via` the level below. Returns its usage.
+#[inline(always)]
+fn charge_level(level: &'static Node, via: Via, bytes: u64, climb: &Climb) -> Result<u64, Refused> {
+    let reserved = share::left_free(level, via, bytes);
+    let usage = match level.counter.try_charge(bytes, reserved, climb.purpose) {
+        Ok(usage) => usage,
+        Err(seen) => return Err(share::refused(level, via, bytes, seen)),
+    };
+    interleave::point();
+    Ok(usage)
 }
 
 /// Charges the levels from `level` on, which have `credited` of the bytes already, for the others
@@ -291,29 +320,36 @@ pub(crate) fn charge_forced(
     beyond: u64,
     offline_too: bool,
 ) -> Result<Charged, Refused> {
-    let usage = match node.counter.charge_forced(bytes, beyond, offline_too) {
-        Ok(usage) => usage,
-        Err(seen) => return Err(Refused { node, seen }),
-    };
-    let mut charged = Charged::default();
-    if let Some(up) = node.up() {
+    let (mut usages, mut count, mut next) = ([0; LEVELS], 0, Some(node));
+    let outcome = loop {
+        let Some(level) = next else { break Ok(Charged::default()) };
         // Above an online group all groups are online. Above an offline one the caller holds the
         // tree lock.
-        match charge_forced(up, bytes, beyond, true) {
-            Ok(above) => charged = above,
-            Err(refused) => {
-                take_back(node, bytes);
-                return Err(refused);
-            }
+        let offline_too = offline_too || count > 0;
+        if count == LEVELS {
+            break charge_forced(level, bytes, beyond, offline_too);
+        }
+        match level.counter.charge_forced(bytes, beyond, offline_too) {
+            Ok(usage) => usages[count] = usage,
+            Err(seen) => break Err(Refused { node: level, seen }),
+        }
+        count += 1;
+        next = level.up();
+    };
+    let charged = levels(node).zip(&usages[..count]);
+    let Ok(mut made) = outcome else {
+        charged.for_each(|(level, _)| take_back(level, bytes));
+        return outcome;
+    };
+    for (level, &usage) in charged {
+        raise(level, usage, bytes);
+        let with_it = Reading { usage, ..level.counter.read() };
+        if usage > with_it.max && level.rare().past.record_overdraft(with_it, bytes) {
+            events::count(level, Event::Max);
+            made.has_events = true;
         }
     }
-    raise(node, usage, bytes);
-    let with_it = Reading { usage, ..node.counter.read() };
-    if usage > with_it.max && node.rare().past.record_overdraft(with_it, bytes) {
-        events::count(node, Event::Max);
-        charged.has_events = true;
-    }
-    Ok(charged)
+    Ok(made)
 }
 
 /// Takes `bytes` back from `from` and the levels above it. Calls `marked` for each level at which
