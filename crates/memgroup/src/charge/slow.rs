@@ -144,7 +144,7 @@ impl Ask {
 /// Makes the charge that `ask` describes, or refuses it for good. What a charge that has room does
 /// not need is not inlined, because the registers that it would save are stores before the
 /// counters' atomic operations.
-#[inline]
+#[inline(never)]
 pub(crate) fn charge_slow_path(node: &'static Node, mut ask: Ask) -> Result<(), ChargeError> {
     if ask.means.deadline.is_some() || ask.means.poll == Poll::First {
         ask.means.deadline = ask.means.deadline.filter(|_| can_wait());

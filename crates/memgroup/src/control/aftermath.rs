@@ -47,7 +47,6 @@ fn after_charge(node: &'static Node, outcome: Result<Charged, Refused>) -> Resul
 }
 
 /// Acts on the bytes that a refused charge gave back below the level that refused it.
-#[cold]
 #[inline(never)]
 fn after_refusal(node: &'static Node, end: Option<&'static Node>) {
     let below = |level: &&'static Node| end.is_none_or(|end| !std::ptr::eq(*level, end));

@@ -143,7 +143,6 @@ pub(crate) struct Charged {
 
 /// Charges `node` and the levels above it. A refusal leaves nothing behind, but the levels below
 /// the refusing one had the bytes for a moment.
-#[inline(never)]
 pub(crate) fn charge(node: &'static Node, bytes: u64, climb: Climb) -> Result<Charged, Refused> {
     let charged = charge_from(node, None, bytes, &climb)?;
     share::count_own(node, bytes);
